@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import secrets
 import sys
 import traceback
@@ -17,36 +16,24 @@ from pathlib import Path
 
 from benchmarks.measure import RESULTS, Comparison, Skipped, append, describe, failures, measure
 
-# Benchmark: the module of benchmarks/ that has a function of this name. Modules are imported when they are needed.
-BENCHMARKS = {
-    "scores": "scores",
-    "sweep": "sweep",
-    "images": "sweep",
-    "losses": "losses",
-    "large_heads": "large_heads",
-    "folders": "folders",
-    "startup": "commands",
-    "demo": "commands",
-    "report": "report",
-    "records": "records",
-    "recorder": "engine",
-    "alignment": "alignment",
-    "selection": "selection",
-    "evaluation": "evaluation",
+# Module of benchmarks/: its functions that are benchmarks. Modules are imported when they are needed.
+MODULES = {
+    "scores": ("scores", "sweep"),
+    "losses": ("losses", "large_heads"),
+    "files": ("folders", "images"),
+    "budgets": ("startup", "demo", "alignment", "selection", "evaluation"),
+    "report": ("report",),
+    "training": ("recorder", "records"),
 }
+BENCHMARKS = {name: module for module, names in MODULES.items() for name in names}
 
 
 def load(name: str) -> Callable:
-    """The function of a benchmark; `Skipped` where a package that it imports is not installed."""
-    try:
-        return getattr(importlib.import_module(f"benchmarks.{BENCHMARKS[name]}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("benchmarks", "hardsight"):
-            raise
-        raise Skipped(f"needs {error.name}") from None
+    """The function of a benchmark."""
+    return getattr(importlib.import_module(f"benchmarks.{BENCHMARKS[name]}"), name)
 
 
-def run(name: str, *, seed: int, path: Path | None = RESULTS, as_json: bool = False) -> bool:
+def run(name: str, seed: int, path: Path | None) -> bool:
     """Measure a benchmark, print its rows and append them to the CSV; whether all of it is as it should be."""
     fine = True
     try:
@@ -55,32 +42,25 @@ def run(name: str, *, seed: int, path: Path | None = RESULTS, as_json: bool = Fa
                 rows = measure(name, item, seed) if isinstance(item, Comparison) else [item]
             except Exception:  # the other comparisons are still worth having
                 traceback.print_exc()
-                print(f"{name:<11}FAILED at {item.config or item.cases[0].name}, seed {seed}", flush=True)
+                print(f"{name:<12}FAILED at {item.config or item.cases[0].name}, seed {seed}", flush=True)
                 fine = False
                 continue
-            for r in rows:
-                print(json.dumps(r) if as_json else describe(r), flush=True)
-                fine &= not failures(r)
+            print(*map(describe, rows), sep="\n", flush=True)
+            fine &= not any(map(failures, rows))
             if path:
                 append(rows, path)
     except Skipped as reason:
-        print(f"{name:<11}skipped: {reason}", file=sys.stderr, flush=True)
+        print(f"{name:<12}skipped: {reason}", file=sys.stderr, flush=True)
     except Exception:
         traceback.print_exc()
-        print(f"{name:<11}FAILED, seed {seed}", flush=True)
+        print(f"{name:<12}FAILED, seed {seed}", flush=True)
         fine = False
     return fine
 
 
 def listing() -> str:
     """All benchmarks, one line each."""
-    lines = []
-    for name in BENCHMARKS:
-        try:
-            lines.append(f"  {name:<12}{(load(name).__doc__ or '').splitlines()[0]}")
-        except Skipped as reason:
-            lines.append(f"  {name:<12}(cannot run here: {reason})")
-    return "\n".join(lines)
+    return "\n".join(f"  {name:<12}{(load(name).__doc__ or '').splitlines()[0]}" for name in BENCHMARKS)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -89,7 +69,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="or `all`; without a name, they are listed")
     parser.add_argument("--dry", action="store_true", help="write no CSV")
     parser.add_argument("--csv", type=Path, default=RESULTS, help="file that rows are appended to")
-    parser.add_argument("--json", action="store_true", help="print rows as JSON, one per line")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of the checks; a new one in every run")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - {*BENCHMARKS, "all"}:
@@ -98,8 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{parser.format_usage()}\n{listing()}")
         return 0
     names = list(BENCHMARKS) if "all" in options.names else options.names
-    path = None if options.dry else options.csv
-    results = [run(name, seed=options.seed, path=path, as_json=options.json) for name in names]
+    results = [run(name, options.seed, None if options.dry else options.csv) for name in names]
     return 0 if all(results) else 1
 
 

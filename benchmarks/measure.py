@@ -41,42 +41,25 @@ class Skipped(Exception):  # noqa: N818  nothing went wrong
 
 @dataclass(frozen=True)
 class Case:
-    """Something to time.
-
-    Attributes:
-        name: What it is.
-        run: The work; what it returns counts as output, not as extra memory.
-        baseline: The case of the same comparison that its time is divided by; "" for none.
-        limit: Largest ratio; without a baseline, the largest median in seconds.
-        check: Takes a seed, draws fresh inputs from it, and returns the largest error in units of the stated tolerance.
-        memory_limit: Largest peak memory beyond inputs and outputs, in MiB.
-    """
+    """Something to time."""
 
     name: str
-    run: Callable[[], object]
-    baseline: str = ""
-    limit: float | None = None
-    check: Callable[[int], float] | None = None
-    memory_limit: float | None = None
+    run: Callable[[], object]  # what it returns counts as output, not as extra memory
+    baseline: str = ""  # the case of the same comparison that its time is divided by
+    limit: float | None = None  # largest ratio; without a baseline, the largest median in seconds
+    check: Callable[[int], float] | None = None  # largest error on inputs of this seed, in units of the tolerance
+    memory_limit: float | None = None  # MiB at the peak, beyond inputs and outputs
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Cases that are timed in turn.
-
-    Attributes:
-        cases: The baseline among them.
-        config: What they have in common, as ``key=value`` words: ``N=131072 D=2048 C=1000 dtype=bfloat16``.
-        rounds: How often each is timed.
-        repeats: Runs in one timing, for work of microseconds.
-        device: ``cuda`` or ``cpu``: whose memory is watched, and which hardware the row names.
-    """
+    """Cases that are timed in turn, the baseline among them."""
 
     cases: Sequence[Case]
-    config: str = ""
+    config: str = ""  # what they have in common, as key=value words: N=131072 D=2048 C=1000 dtype=bfloat16
     rounds: int = 21
-    repeats: int = 1
-    device: str = "cpu"
+    repeats: int = 1  # runs in one timing, for work of microseconds
+    device: str = "cpu"  # or cuda: whose memory is watched, and which hardware the row names
 
 
 def measure(benchmark: str, comparison: Comparison, seed: int) -> list[dict]:
@@ -88,57 +71,44 @@ def measure(benchmark: str, comparison: Comparison, seed: int) -> list[dict]:
     # The first run compiles and fills caches.
     memory = [[peak_memory(case.run, device) for _ in range(2)][1] for case in cases]
     seconds = interleaved({case.name: case.run for case in cases}, comparison.rounds, comparison.repeats)
-    return [
-        row(
-            *(benchmark, case.name, seconds[case.name], "s", case.baseline),
-            ratio(seconds[case.name], seconds[case.baseline]) if case.baseline else None,
-            *(case.limit, comparison.config, error, peak, case.memory_limit, device),
-        )
-        for case, error, peak in zip(cases, errors, memory, strict=True)
-    ]
+    rows = []
+    for case, error, peak in zip(cases, errors, memory, strict=True):
+        against = ratio(seconds[case.name], seconds[case.baseline]) if case.baseline else None
+        limits = {"limit": case.limit, "memory_limit": case.memory_limit}
+        columns = {"baseline": case.baseline, "ratio": against, "error": error, "memory_mib": peak, **limits}
+        rows.append(row(benchmark, case.name, seconds[case.name], "s", comparison.config, device, **columns))
+    return rows
 
 
 def interleaved(cases: dict[str, Callable[[], object]], rounds: int, repeats: int = 1) -> dict[str, list[float]]:
     """Seconds of one run of every case in every round; one case after the other, after a run to warm up."""
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for round_ in range(rounds + 1):
-        for name, run in cases.items():
-            elapsed = _stopwatch()
-            for _ in range(repeats):
-                run()
-            if round_:
-                seconds[name].append(elapsed() / repeats)
-    return seconds
+    laps = [{name: timed(run, repeats) for name, run in cases.items()} for _ in range(rounds + 1)]
+    return {name: [lap[name] for lap in laps[1:]] for name in cases}
 
 
-def _stopwatch() -> Callable[[], float]:
-    """Started now; call it for the seconds until all work is done, on the GPU too once CUDA is in use."""
-    if not torch.cuda.is_initialized():
-        start = time.perf_counter()
-        return lambda: time.perf_counter() - start
-    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    first.record()
-
-    def elapsed() -> float:
-        last.record()
+def timed(run: Callable[[], object], repeats: int = 1) -> float:
+    """Seconds of one run until all work is done, on the GPU too once CUDA is in use."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if torch.cuda.is_initialized() else []
+    if events:
         torch.cuda.synchronize()
-        return first.elapsed_time(last) / 1000
-
-    return elapsed
+        events[0].record()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    if not events:
+        return (time.perf_counter() - start) / repeats
+    events[1].record()
+    torch.cuda.synchronize()
+    return events[0].elapsed_time(events[1]) / 1000 / repeats
 
 
 def peak_memory(run: Callable[[], object], device: str = "cpu", kept: int | None = None) -> float | None:
-    """MiB that a run needs at its peak beyond what was there before and what it returns; None where nobody counts.
-
-    `kept` replaces the size in bytes of what it returns.
-    """
+    """MiB at the peak of a run beyond what was there and what it returns (or `kept` bytes); None where unknown."""
     gc.collect()
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        start = torch.cuda.memory_allocated()
-        output = run()
+        start, output = torch.cuda.memory_allocated(), run()
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated()
     else:
@@ -149,8 +119,7 @@ def peak_memory(run: Callable[[], object], device: str = "cpu", kept: int | None
         except OSError:
             run()
             return None
-        start = _resident("VmRSS")
-        output = run()
+        start, output = _resident("VmRSS"), run()
         peak = _resident("VmHWM")
     return max(0.0, (peak - start - (_bytes(output, device) if kept is None else kept)) / 2**20)
 
@@ -162,12 +131,10 @@ def _resident(field: str) -> int:
 
 def _bytes(output: Any, device: str) -> int:
     """Size of the tensors, arrays and tables in what a run returned, those on the device that is watched."""
-    if isinstance(output, dict):
-        output = list(output.values())
-    if isinstance(output, (list, tuple)):
-        return sum(_bytes(part, device) for part in output)
     if dataclasses.is_dataclass(output):
-        return sum(_bytes(getattr(output, field.name), device) for field in dataclasses.fields(output))
+        output = [getattr(output, field.name) for field in dataclasses.fields(output)]
+    if isinstance(output, (list, tuple, dict)):
+        return sum(_bytes(part, device) for part in (output.values() if isinstance(output, dict) else output))
     place = output.device.type if isinstance(output, torch.Tensor) else "cpu"
     return int(getattr(output, "nbytes", 0)) if place == device else 0
 
@@ -178,41 +145,25 @@ def ratio(values: Sequence[float], baseline: Sequence[float]) -> float:
 
 
 def row(
-    benchmark: str,
-    case: str,
-    values: Sequence[float],
-    unit: str,
-    baseline: str = "",
-    ratio: float | None = None,
-    limit: float | None = None,
-    config: str = "",
-    error: float | None = None,
-    memory: float | None = None,
-    memory_limit: float | None = None,
-    device: str | None = None,
+    benchmark: str, case: str, values: Sequence[float], unit: str, config: str = "", device: str = "", **columns: Any
 ) -> dict:
-    """A row of the CSV from values that were measured: seconds, MiB or whatever the unit says."""
-    values, threads = sorted(values), torch.get_num_threads()
+    """A row of the CSV from values that were measured, in seconds, MiB or another unit; other columns by name."""
+    values, threads, last = sorted(values), torch.get_num_threads(), len(values) - 1
     if device == "cpu" and threads < (os.cpu_count() or 1):
         config = f"{config} threads={threads}".strip()
-    percentiles = (
-        values[int(0.2 * (len(values) - 1))],
-        statistics.median(values),
-        values[int(0.8 * (len(values) - 1) + 0.5)],
-    )
-    numbers = (
-        *("" if ratio is None else f"{ratio:.3f}", *(f"{value:.4g}" for value in percentiles), unit, len(values)),
-        *("" if limit is None else limit, "" if error is None else f"{error:.3g}"),
-        *("" if memory is None else f"{memory:.4g}", "" if memory_limit is None else memory_limit),
-    )
-    triton = version("triton") if importlib.util.find_spec("triton") else ""
-    versions = platform.python_version(), torch.__version__, triton, hardsight.__version__
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
-    fields = (day, benchmark, case, config, baseline, *numbers, hardware(device), *versions)
-    return dict(zip(COLUMNS, fields, strict=True))
+    spread = {"p20": values[int(0.2 * last)], "p50": statistics.median(values), "p80": values[int(0.8 * last + 0.5)]}
+    columns |= spread | {"benchmark": benchmark, "case": case, "config": config, "unit": unit, "n": len(values)}
+    columns |= {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "hardware": hardware(device)}
+    columns |= {"python": platform.python_version(), "torch": torch.__version__, "hardsight": hardsight.__version__}
+    columns["triton"] = version("triton") if importlib.util.find_spec("triton") else ""
+    styles = {"ratio": ".3f", "error": ".3g", "memory_mib": ".4g", **dict.fromkeys(spread, ".4g")}
+    texts = {name: format(v, styles.get(name, "")) for name, v in columns.items() if v is not None}
+    if unknown := texts.keys() - set(COLUMNS):
+        raise TypeError(f"no column {', '.join(unknown)}")
+    return {name: texts.get(name, "") for name in COLUMNS}
 
 
-def hardware(device: str | None = None) -> str:
+def hardware(device: str = "") -> str:
     """The GPU, if there is one and `device` does not name the processor; else the processor and its cores."""
     if torch.cuda.is_available() and device != "cpu":
         return torch.cuda.get_device_name()
@@ -234,7 +185,7 @@ def failures(r: dict) -> list[str]:
 
 def describe(r: dict) -> str:
     """A row in one line."""
-    parts = [f"{r['benchmark']:<11}{r['case']:<34}{r['config']:<44}{r['p50']:>9} {r['unit']:<4}"]
+    parts = [f"{r['benchmark']:<12}{r['case']:<34}{r['config']:<44}{r['p50']:>9} {r['unit']:<4}"]
     parts += [f"{r['ratio']} × {r['baseline']}"] if r["ratio"] else []
     texts = {"limit": "limit {}", "error": "error {} of the tolerance", "memory_mib": "{} MiB"}
     parts += [text.format(r[name]) for name, text in texts.items() if r[name] != ""]

@@ -7,42 +7,19 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import torch
+from playwright.sync_api import sync_playwright
 
 from benchmarks.measure import row
+from hardsight import Recorder, SampleTable, score_features
 
-N, CLASSES, EPOCHS = 1_000_000, 1000, 10
+N, CLASSES, FEW, EPOCHS, ROUNDS, VISITS = 1_000_000, 1000, 100, 10, 3, 5
 
-# A run of features that lie near their class, with a group column.
-_SCORE = """
-import sys
-import pyarrow as pa, torch
-from hardsight import SampleTable, score_features
-out, n, c = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-torch.manual_seed(0)
-weight, label = torch.randn(c, 64), torch.randint(c, (n,))
-features = weight[label] + 3 * torch.randn(n, 64)
-table = score_features(features, weight, label, ids=[f"train:{i}" for i in range(n)])
-rows = table.to_arrow().append_column("camera", pa.array(list("abcd") * (n // 4)))
-SampleTable(rows, table.meta, None, table.vectors).save(out)
-"""
-
-# Records of so many epochs, as a training loop writes them: features that turn to their class, no network.
-_RECORD = """
-import sys
-from types import SimpleNamespace
-import torch
-from hardsight import Recorder
-out, n, c, epochs = sys.argv[1], *map(int, sys.argv[2:5])
-draw = torch.Generator().manual_seed(0)
-weight, label = torch.randn(c, 32, generator=draw), torch.randint(0, c, (n,), generator=draw)
-with Recorder(out, split="train") as recorder:
-    for epoch in range(1, epochs + 1):
-        for ids in torch.arange(n).split(20_000):
-            features = torch.randn(len(ids), 32, generator=draw) + 0.08 * epoch * weight[label[ids]]
-            recorder.update(ids, SimpleNamespace(features=features, weight=weight, bias=None), label[ids])
-        recorder.end_epoch()
-"""
-
+# In a process of its own, whose memory is counted; imports are part of the time.
 _REPORT = """
 import time; start = time.perf_counter()
 import resource, sys
@@ -56,36 +33,6 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(time.perf_counter() - start, peak, path.stat().st_size / 1e6)
 """
 
-
-def report(n: int = N, classes: int = CLASSES, epochs: int = EPOCHS, rounds: int = 3) -> list[dict]:
-    """`write_report` of a million rows in a process of its own, imports included, and the page in chromium.
-
-    Once for a run that was scored, once for one whose epochs were recorded (100 classes).
-    """
-    with tempfile.TemporaryDirectory() as root:
-        scored, recorded, few = f"{root}/scored", f"{root}/recorded", min(classes, 100)
-        subprocess.run([sys.executable, "-c", _SCORE, scored, str(n), str(classes)], check=True)
-        rows = _measured(scored, n, f"N={n:,} C={classes:,}", rounds)
-        rows += _in_browser(Path(scored, "report.html"), f"N={n:,} C={classes:,}")
-        subprocess.run([sys.executable, "-c", _RECORD, recorded, str(n), str(few), str(epochs)], check=True)
-        return rows + _measured(recorded, n, f"N={n:,} C={few:,} epochs={epochs}", rounds)
-
-
-def _measured(run: str, n: int, case: str, rounds: int) -> list[dict]:
-    """Seconds, peak memory and size of the page."""
-    command = [sys.executable, "-c", _REPORT, run, str(n)]
-    values = [
-        [float(word) for word in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()]
-        for _ in range(rounds)
-    ]
-    seconds, peak, size = (list(column) for column in zip(*values, strict=True))
-    return [
-        row("report", f"{case} whole", seconds, "s", limit=60),
-        row("report", f"{case} peak", peak, "MiB", limit=2048),
-        row("report", f"{case} page", size, "MB", limit=15),
-    ]
-
-
 # From a move of the pointer to the second frame after it: by then the gallery has followed.
 _WATCH = """
 window.answers = [];
@@ -96,20 +43,61 @@ addEventListener("pointermove", () => {
 """
 
 
-def _in_browser(page: Path, case: str, rounds: int = 5) -> list[dict]:
+def report() -> list[dict]:
+    """`write_report` of a million rows that were scored, and of as many that were recorded; the page in chromium."""
+    with tempfile.TemporaryDirectory() as root:
+        scored, recorded, case = f"{root}/scored", f"{root}/recorded", f"N={N:,} C={CLASSES:,}"
+        _score(scored)
+        rows = _measured(scored, case) + _in_browser(Path(scored, "report.html"), case)
+        _record(recorded)
+        return rows + _measured(recorded, f"N={N:,} C={FEW:,} epochs={EPOCHS}")
+
+
+def _score(out: str) -> None:
+    """A run of features that lie near their class, with a group column."""
+    torch.manual_seed(0)
+    weight, label = torch.randn(CLASSES, 64), torch.randint(CLASSES, (N,))
+    features = weight[label] + 3 * torch.randn(N, 64)
+    table = score_features(features, weight, label, ids=[f"train:{i}" for i in range(N)])
+    rows = table.to_arrow().append_column("camera", pa.array(list("abcd") * (N // 4)))
+    SampleTable(rows, table.meta, None, table.vectors).save(out)
+
+
+def _record(out: str) -> None:
+    """Records as a training loop writes them: features that turn to their class, no network."""
+    draw = torch.Generator().manual_seed(0)
+    weight, label = torch.randn(FEW, 32, generator=draw), torch.randint(0, FEW, (N,), generator=draw)
+    with Recorder(out, split="train") as recorder:
+        for epoch in range(1, EPOCHS + 1):
+            for ids in torch.arange(N).split(20_000):
+                features = torch.randn(len(ids), 32, generator=draw) + 0.08 * epoch * weight[label[ids]]
+                head: Any = SimpleNamespace(features=features, weight=weight, bias=None)
+                recorder.update(ids, head, label[ids])
+            recorder.end_epoch()
+
+
+def _measured(run: str, case: str) -> list[dict]:
+    """Seconds, peak memory and size of the page."""
+    command = [sys.executable, "-c", _REPORT, run, str(N)]
+    outputs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(ROUNDS)]
+    seconds, peak, size = zip(*(map(float, output.split()) for output in outputs), strict=True)
+    return [
+        row("report", f"{case} whole", seconds, "s", limit=60),
+        row("report", f"{case} peak", peak, "MiB", limit=2048),
+        row("report", f"{case} page", size, "MB", limit=15),
+    ]
+
+
+def _in_browser(page: Path, case: str) -> list[dict]:
     """First paint, and the answer to a brush; nothing where there is no browser."""
     program = shutil.which("chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        program = None
     if program is None:
-        print("no chromium with Playwright: first paint and brush were not measured")
+        print("no chromium: first paint and brush were not measured")
         return []
     paints, answers = [], []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        for _ in range(rounds):
+        for _ in range(VISITS):
             opened = browser.new_page(viewport={"width": 1400, "height": 900})
             opened.goto(page.as_uri())
             opened.wait_for_selector("html[data-drawn=all]", state="attached")
