@@ -7,6 +7,7 @@ from hardsight import correlation as correlation
 from hardsight import data as data
 from hardsight import domains as domains
 from hardsight import dynamics as dynamics
+from hardsight import engines as engines
 from hardsight import errors as errors
 from hardsight import evaluation as evaluation
 from hardsight import figures as figures

@@ -25,6 +25,7 @@ EXTRAS = {
     "attack": ("pyautoattack",),
     "graph": ("torch_geometric",),
     "text": ("sacrebleu",),
+    "ray": ("ray",),
 }
 
 

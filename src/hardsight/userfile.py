@@ -18,6 +18,8 @@ from typing import Any
 from hardsight.errors import InputError, MissingPathError, StateError
 from hardsight.extras import first_line
 
+USER_MODULE = "hardsight_user_"  # how the module of a user's file is called, with the file's name behind it
+
 
 def is_file_function(spec: str) -> bool:
     """Whether a model name is ``path/to/file.py:function``."""
@@ -59,7 +61,7 @@ def load_function(spec: str) -> FileFunction:
 
 @cache
 def _execute(path: Path, *_version: int) -> ModuleType:
-    spec: Any = importlib.util.spec_from_file_location(f"hardsight_user_{path.stem}", path)
+    spec: Any = importlib.util.spec_from_file_location(f"{USER_MODULE}{path.stem}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     with _running(path, "importing it"):
         spec.loader.exec_module(module)

@@ -56,9 +56,10 @@ def _columns(chosen: dict[str, Any]) -> Columns:
 
 @command(
     "cli.scoring:score model=<MODEL> data=<DATA> out=RUN checkpoint=FILE also=MODEL… human=FILE by=SCORE show=N "
-    "out_of_sample",
+    "out_of_sample shard=I/N",
     "scoring.options:ScoreOptions [scoring] folds=N seeds=N seed=N head=LAYER bias:use_bias batch_size=N "
     "workers=N decode=cpu|gpu device=DEVICE strict overwrite",
+    "scoring.options:ScoreOptions [machines] engine=local|ray ray_address=ADDRESS ray_workers=N",
     READING_OPTIONS,
 )
 def score(
@@ -88,12 +89,15 @@ def score(
         by: Score to rank the hardest by; nll for probabilities, which have no angles.
         show: How many of the hardest to print.
         out_of_sample: The probabilities of the file are by networks that did not train on these samples.
+        shard: Score only share I of N, counted from 0, into a RUN that N processes write; under torchrun it is given
+            by itself.
 
     Examples:
         hardsight score timm:resnet50 photos -o run
         hardsight score train.py:train digits --folds 5 -o run
         hardsight score embeddings.parquet --folds 5 -o run
         hardsight score pred_probs.npz --out-of-sample -o run
+        hardsight score timm:resnet50 photos --engine ray --ray-workers 8 -o run
     """
     SCORES.names(by)  # a misspelled name, or a file that cannot be read, must not wait for the end of a night's work
     whole_number("--show", show, 0)
@@ -103,13 +107,13 @@ def score(
 
         read_human(human)
     reading, out_of_sample = take(chosen, *READING), chosen.pop("out_of_sample", None)
+    rank, processes = _share(chosen.pop("shard", None))
     options = ScoreOptions(out=out, version=reading.get("version"), **chosen)  # checks them
-    processes = int(os.environ.get("WORLD_SIZE", 1))
     if (data or model).endswith(FEATURE_FILES) or (data is None and model.endswith(".npz")):
         if also:
             raise InputError("--also needs a model and images; features have one head.")
         if processes > 1:
-            raise InputError("features are scored in one process; start it without torchrun.")
+            raise InputError("features are scored in one process; start it without torchrun or --shard.")
         check_new_run(out, options.overwrite)
         features = read_features(data or model, _columns(reading))
         table = _score_file(features, model if data else None, checkpoint, options, out_of_sample)
@@ -122,7 +126,7 @@ def score(
         if options.overwrite and processes > 1 and "MASTER_ADDR" not in os.environ:
             raise InputError("--overwrite with several processes needs torchrun, by which they can wait for the first.")
         waits = wait_for_all if options.overwrite and processes > 1 else None
-        options = replace(options, shard=Shard(int(os.environ.get("RANK", 0)), processes, waits))
+        options = replace(options, shard=Shard(rank, processes, waits))
         samples = open_named(data, **reading)
         models = _open_models([model, *also], checkpoint, options.folds)
         print(f"data: {printable(samples.origin)}")
@@ -136,6 +140,16 @@ def score(
 
         values |= align((out,), human=human)
     return values
+
+
+def _share(shard: str | None) -> tuple[int, int]:
+    """Rank and number of processes, by ``I/N`` or by what torchrun says."""
+    if shard is None:
+        return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    rank, _, world = shard.partition("/")
+    if not rank.isdecimal() or not world.isdecimal() or not int(rank) < int(world):
+        raise InputError(f"--shard must be I/N, a share from 0 to N − 1 of N, got {shard!r}.")
+    return int(rank), int(world)
 
 
 def _open_models(names: list[str], checkpoint: Path | None, folds: int | None) -> list[Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import nn
 
 from hardsight.data import Samples, class_mapping
 from hardsight.devices import find_device
+from hardsight.engines import Outcome, Ray
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError
 from hardsight.extras import printable
@@ -35,12 +37,13 @@ from hardsight.runs import (
     identify,
     is_users,
     provenance,
+    write_unit,
 )
 from hardsight.scores import MOST_CLASSES, SCORES
 from hardsight.scoring.blocks import row_blocks
 from hardsight.scoring.checks import check_samples, class_count, class_order_note
 from hardsight.scoring.options import ScoreOptions
-from hardsight.scoring.rows import Keep, concatenate
+from hardsight.scoring.rows import Block, Keep, bad_table, concatenate
 from hardsight.table import SampleTable
 from hardsight.tablefiles import read_vectors, split_rows
 from hardsight.userfile import FileFunction
@@ -82,16 +85,13 @@ def score_network(
         units = units if run is None or run.units is None else run.units
         started, done, notes, blocks = time.time(), {} if run is None else run.done(), [], []
         outputs = np.arange(limit) if mapping is None else mapping
-        todo = {unit: units.places(unit) for unit in range(rank, units.count, world) if unit not in done}
-        for unit, block in row_blocks(model, samples, options, layer, outputs, plan["vectors"], todo, notes):
-            if options.strict and len(block.bad):
-                id_, error = block.bad.to_pylist()[0].values()
-                raise InputError(f"bad sample {printable(id_)!r}: {error} (without strict it would be listed).")
-            if run is not None:
-                run.write(split_rows(block.rows, block.bad, model.name, block.vectors), unit)
-                block = block._replace(vectors=None)  # they are read from the folder when somebody asks for them
-            blocks.append(block)
-        if run is not None and (done or world > 1):  # with the rows of earlier or other processes
+        todo = [unit for unit in range(rank, units.count, world) if unit not in done]
+        job = UnitJob(model, samples, options, layer.path, outputs, plan["vectors"], units)
+        if isinstance(options.engine, Ray):
+            notes += _on_workers(options.engine, replace(job, options=_elsewhere(options)), todo, options.progress)
+        else:
+            blocks += job.score(todo, notes)
+        if run is not None and (done or not blocks or world > 1):  # with the rows of earlier or other processes
             table = SampleTable.load(run.path, partial=True)
             if len(run.done()) < units.count:
                 return table  # other processes are still scoring; the last one finishes the run
@@ -108,6 +108,69 @@ def score_network(
         plan |= {"weights": model.weights, "built": model.built, "resumed": sum(done.values()), "warnings": notes}
         plan["seconds"] = round(time.time() - started, 2)
         return finish(run, table, plan, find_device(options.device))
+
+
+@dataclass(frozen=True)
+class UnitJob:
+    """What a process needs to score units of a data set."""
+
+    model: Model
+    data: Samples
+    options: ScoreOptions
+    layer: str
+    outputs: np.ndarray
+    keep: Keep | None
+    units: Units
+
+    def score(self, units: Sequence[int], notes: list[str]) -> Iterator[Block]:
+        """Score units one after another and commit each, where there is a run; `notes` takes notes on the result."""
+        layer = find_head(uncompiled(self.model.module), self.layer)
+        places = {unit: self.units.places(unit) for unit in units}
+        for unit, block in row_blocks(
+            self.model, self.data, self.options, layer, self.outputs, self.keep, places, notes
+        ):
+            if self.options.strict and len(block.bad):
+                id_, error = block.bad.to_pylist()[0].values()
+                raise InputError(f"bad sample {printable(id_)!r}: {error} (without strict it would be listed).")
+            if self.options.out is not None:
+                self.write(unit, block)
+                block = block._replace(vectors=None)  # they are read from the folder when somebody asks for them
+            yield block
+
+    def write(self, unit: int, block: Block) -> None:
+        """Commit the rows of a unit."""
+        write_unit(Path(str(self.options.out)), unit, split_rows(block.rows, block.bad, self.model.name, block.vectors))
+
+    def open(self) -> Callable[[int], list[str]]:
+        """In a worker of another process."""
+
+        def score(unit: int) -> list[str]:
+            notes: list[str] = []
+            for _ in self.score([unit], notes):
+                pass
+            return notes
+
+        return score
+
+    def samples(self, unit: int) -> int:
+        return len(self.units.places(unit))
+
+
+def _elsewhere(options: ScoreOptions) -> ScoreOptions:
+    """The options of a worker in another folder and without a terminal."""
+    return replace(options, out=Path(str(options.out)).absolute(), engine="local", progress=False)
+
+
+def _on_workers(engine: Ray, job: UnitJob, units: Sequence[int], progress: bool) -> list[str]:
+    """Have workers score the units; the samples of those that fail on every try are bad. Returns notes."""
+    outcome = engine.run(job, units, progress) if units else Outcome()
+    for unit, reason in outcome.failed.items():
+        bad = bad_table([(job.data.ids[place], reason) for place in job.units.places(unit)])
+        job.write(unit, Block(pa.table({"id": pa.array([], pa.string())}), bad))
+    notes = (
+        [f"{len(outcome.failed):,} units of {job.units.rows:,} samples failed on every try"] if outcome.failed else []
+    )
+    return [*outcome.notes, *notes]
 
 
 def make_plan(

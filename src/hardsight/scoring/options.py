@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from hardsight.engines import Ray
 from hardsight.errors import InputError
 from hardsight.registry import Option, whole_number
 
@@ -48,8 +49,13 @@ class ScoreOptions:
         strict: Stop at the first bad sample instead of listing it.
         overwrite: Replace an existing run in the folder; other files are left alone.
         progress: Show a progress bar (in a terminal only).
-        shard: (rank, world size) of the processes that write `out` together: each scores every world-size-th sample,
-            and the last to finish completes the run. Nothing is divided unless you ask for it, not even under torchrun.
+        shard: (rank, world size) of the processes that write `out` together: each scores every world-size-th unit of
+            samples, and the last to finish completes the run. Nothing is divided unless you ask for it, not even under
+            torchrun.
+        engine: Who scores: this process (local), or the workers of a Ray cluster (ray); in Python also an engine of
+            `hardsight.engines` with options of its own.
+        ray_address: Address of a running Ray cluster; a Ray on this machine if not given.
+        ray_workers: How many workers of Ray; one per GPU, or per processor core without GPUs, if not given.
     """
 
     out: Path | None = None
@@ -70,6 +76,9 @@ class ScoreOptions:
     overwrite: bool = False
     progress: bool = True
     shard: Shard = Shard()  # noqa: RUF009 - it cannot be changed
+    engine: Literal["local", "ray"] = "local"  # in Python also a `Ray`
+    ray_address: str | None = None
+    ray_workers: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shard", Shard(*self.shard))
@@ -87,6 +96,16 @@ class ScoreOptions:
             raise InputError(f"decode must be cpu or gpu, got {self.decode!r}.")
         if self.seeds > 1 and self.folds is None:
             raise InputError("seeds repeat the folds: give folds too.")
+        if self.engine == "ray":
+            object.__setattr__(self, "engine", Ray(self.ray_workers, self.ray_address))
+            for name in ("ray_workers", "ray_address"):  # the engine has them now
+                object.__setattr__(self, name, None)
+        elif self.engine != "local" and not isinstance(self.engine, Ray):
+            raise InputError(f"engine must be local or ray, got {self.engine!r}.")
+        elif self.ray_address is not None or self.ray_workers is not None:
+            raise InputError("ray_address and ray_workers go with the engine ray.")
+        if self.engine != "local" and (self.out is None or self.folds is not None or self.shard.world > 1):
+            raise InputError("engine: Ray needs out, a run folder that its workers share, and no folds or shards.")
         if not 0 <= self.shard.rank < self.shard.world:
             raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got {self.shard[:2]}.")
         if self.shard.world > 1 and self.out is None:

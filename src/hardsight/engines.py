@@ -1,0 +1,240 @@
+"""Where units of work are done: in this process, or by the workers of a Ray cluster.
+
+An engine takes a `Job` and the numbers of the units that are left. Workers write what they do themselves; the driver
+only hands out numbers, so a lost worker costs the unit it was at.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import socket
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from hardsight.errors import DiskError, InputError, StateError
+from hardsight.extras import first_line, need
+from hardsight.registry import whole_number
+from hardsight.userfile import USER_MODULE
+
+
+class Job(Protocol):
+    """Work in units. It is pickled and sent to every worker."""
+
+    def open(self) -> Callable[[int], list[str]]:
+        """Prepare a worker, once; returns what does and commits a unit, and returns notes about the result."""
+        ...
+
+    def samples(self, unit: int) -> int:
+        """How many samples a unit has, for the progress bar."""
+        ...
+
+
+@dataclass
+class Outcome:
+    """What became of the units: why some of them failed on every try, notes about the result, and lost workers."""
+
+    failed: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class Ray:
+    """The workers of a Ray cluster (extra ``ray``), or of a Ray that is started on this machine.
+
+    Every worker holds the model and the data, and asks for one unit after another. A worker that dies is started
+    again, and its unit is done again; a unit that fails on every try is listed as bad, and the run goes on.
+
+    Args:
+        workers: How many; one per GPU of the cluster, or per processor core if it has none, if not given.
+        address: Of a running cluster (``host:6379``, ``auto``, or ``ray://host:10001``); the running Ray of this
+            process, or else a new one on this machine, if not given.
+        cpus: Processor cores that each worker reserves; it uses as many threads.
+        gpus: GPUs that each worker reserves; 1 where the cluster has any, if not given.
+        tries: How often a unit may fail before its samples are bad.
+        timeout: Seconds after which a worker that is still at one unit is stopped and started again; never if not
+            given.
+
+    Examples:
+        >>> engine = Ray(workers=2, timeout=600)
+        >>> engine.tries
+        3
+    """
+
+    workers: int | None = None
+    address: str | None = None
+    cpus: int = 1
+    gpus: float | None = None
+    tries: int = 3
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("cpus", "tries", *(["workers"] if self.workers is not None else [])):
+            whole_number(name, getattr(self, name), 1)
+        if self.timeout is not None and not self.timeout > 0:
+            raise InputError(f"timeout must be a number of seconds above 0, got {self.timeout}.")
+
+    def run(self, job: Job, units: Sequence[int], progress: bool = True) -> Outcome:
+        """Do the units; those that failed on every try are in the outcome."""
+        ray = need("ray")
+        with _session(ray, self.address):
+            return _Dispatch(self, ray, job).run(units, progress)
+
+
+class _Dispatch:
+    """Hands units to workers until none is left. A worker is prepared first, and again after it was lost."""
+
+    def __init__(self, engine: Ray, ray: Any, job: Job) -> None:
+        self.engine, self.ray, self.job, self.outcome = engine, ray, job, Outcome()
+        resources = ray.cluster_resources()
+        gpus = (1 if resources.get("GPU") else 0) if engine.gpus is None else engine.gpus
+        usual = resources.get("GPU", 0) / gpus if gpus else resources.get("CPU", 1) / engine.cpus
+        self.count = engine.workers or max(1, int(usual))
+        for module in [module for name, module in sys.modules.items() if name.startswith(USER_MODULE)]:
+            ray.cloudpickle.register_pickle_by_value(module)  # no worker can import a user's file by its name
+        options = {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": 0}
+        self.actor, self.packed = ray.remote(**options)(_Worker), ray.put(job)
+        # What each worker is at: a unit, or None while it is prepared, and since when.
+        self.running: dict[Any, tuple[Any, int | None, float]] = {}
+
+    def run(self, units: Sequence[int], progress: bool) -> Outcome:
+        from tqdm import tqdm
+
+        todo, failures = deque(units), Counter[int | None]()
+        total, hidden = sum(map(self.job.samples, units)), None if progress else True
+        with ExitStack() as stack:
+            bar = stack.enter_context(tqdm(total=total, unit=" samples", desc="scoring", disable=hidden))
+            stack.callback(self._end)
+            for _ in range(min(self.count, len(todo))):
+                self._prepare(self.actor.remote())
+            while todo or any(unit is not None for _, unit, _ in self.running.values()):
+                for task in self.ray.wait(list(self.running), timeout=1)[0]:
+                    worker, unit, _ = self.running.pop(task)
+                    reason, lost = self._reason(task)
+                    if reason is not None:
+                        failures[unit] += 1
+                        last = failures[unit] >= self.engine.tries
+                        if unit is None and last:
+                            raise WorkerError("workers are lost while they start: look at Ray's logs for the reason.")
+                        if unit is not None and last:
+                            self.outcome.failed[unit] = f"{reason} ({self.engine.tries} tries)"
+                        elif unit is not None:
+                            todo.append(unit)
+                    if unit is not None and (reason is None or unit in self.outcome.failed):
+                        bar.update(self.job.samples(unit))
+                    if lost:
+                        bar.set_postfix(lost=self.outcome.lost)
+                        self._prepare(self.actor.remote())
+                    elif todo:
+                        unit = todo.popleft()
+                        self.running[worker.run.remote(unit)] = worker, unit, time.monotonic()
+                    else:
+                        self._prepare(worker)  # another may fail and leave its unit to this one
+                self._stop_hanging()
+        return self.outcome
+
+    def _prepare(self, worker: Any) -> None:
+        task = worker.prepare.remote([self.packed], _versions(), self.engine.cpus)  # in a list: fetched by the worker
+        self.running[task] = worker, None, time.monotonic()
+
+    def _reason(self, task: Any) -> tuple[str | None, bool]:
+        """Why a task failed, if it did, and whether its worker was lost with it."""
+        try:
+            notes = self.ray.get(task)
+        except self.ray.exceptions.RayActorError:
+            self.outcome.lost += 1
+            return "its worker was lost", True
+        except self.ray.exceptions.RayTaskError as error:
+            cause = getattr(error, "cause", error)
+            if isinstance(cause, (InputError, DiskError, WorkerError)):  # the same on every try
+                raise cause from None
+            return f"{type(cause).__name__}: {first_line(cause)}", False
+        self.outcome.notes += [note for note in notes if note not in self.outcome.notes]
+        return None, False
+
+    def _stop_hanging(self) -> None:
+        """Kill the workers that are at one unit for too long: they are lost, and their unit has failed once."""
+        for task, (worker, unit, started) in self.running.items():
+            if unit is not None and time.monotonic() - started > (self.engine.timeout or math.inf):
+                self.ray.kill(worker)
+                self.running[task] = worker, unit, math.inf  # once
+
+    def _end(self) -> None:
+        """Let the workers go: a Ray that the user started goes on."""
+        for worker, *_ in self.running.values():
+            self.ray.kill(worker)
+
+
+class WorkerError(StateError):
+    """A worker could not be prepared: nobody can work there."""
+
+
+class _Worker:
+    """A process of the cluster that holds the model and the data."""
+
+    score: Callable[[int], list[str]] | None = None
+
+    def prepare(self, packed: list[Any], versions: dict[str, str], threads: int) -> list[str]:
+        if self.score is not None:
+            time.sleep(0.2)  # it has nothing to do
+            return []
+        place, mine = platform.node(), _versions()
+        others = [f"{name} {mine[name]} and not {versions[name]}" for name in mine if mine[name] != versions[name]]
+        if others:
+            raise WorkerError(f"a worker on {place} has {', '.join(others)}: install the same versions there.")
+        torch.set_num_threads(threads)
+        try:
+            self.score = need("ray").get(packed[0]).open()
+        except Exception as error:  # whatever is not there: a file, a library, memory
+            raise WorkerError(
+                f"a worker on {place} cannot start: {type(error).__name__}: {first_line(error)}"
+            ) from error
+        return []
+
+    def run(self, unit: int) -> list[str]:
+        if self.score is None:
+            raise WorkerError("a worker was not prepared.")
+        return self.score(unit)
+
+
+def _versions() -> dict[str, str]:
+    """What must be the same on all workers."""
+    from hardsight import __version__
+
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"hardsight": __version__, "torch": str(torch.__version__), "Python": python}
+
+
+@contextmanager
+def _session(ray: Any, address: str | None) -> Iterator[None]:
+    """A connection to a cluster; one that is there already stays."""
+    if ray.is_initialized():
+        yield
+        return
+    if address is not None and ":" in (place := address.removeprefix("ray://")):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()  # Ray itself would wait for a minute
+        except (OSError, ValueError) as error:
+            raise StateError(f"address: no Ray answers at {address} ({first_line(error)}).") from None
+    try:
+        ray.init(
+            address or "local",
+            log_to_driver=False,
+            logging_level="ERROR",
+            include_dashboard=False if address is None else None,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise StateError(f"address: Ray could not be reached or started ({first_line(error)}).") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()

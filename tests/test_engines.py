@@ -1,0 +1,168 @@
+"""Engines: the rows of a run are the same whoever scores them, and whoever is lost on the way."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import run as command
+from torch import nn
+
+import hardsight as hs
+from hardsight import engines
+from hardsight.errors import InputError, StateError
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*:DeprecationWarning")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """One Ray for all tests: it takes some seconds to start."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
+    yield
+    ray.shutdown()
+
+
+class Files:
+    """A job that notes each unit in a file and, for some units, does what `faults` says."""
+
+    def __init__(self, folder, faults):
+        self.folder, self.faults = folder, faults
+
+    def samples(self, unit):
+        return 10
+
+    def open(self):
+        def work(unit):
+            fault, times = self.faults.get(unit, (None, 0))
+            tried = len(list(Path(self.folder).glob(f"{unit}-*")))
+            Path(self.folder, f"{unit}-{tried}").touch()
+            if tried < times:
+                if fault == "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if fault == "hangs":
+                    time.sleep(60)
+                raise fault
+            return [] if unit else ["a note"]
+
+        return work
+
+
+def test_units_survive_workers_that_die_hang_or_fail(tmp_path):
+    faults = {1: ("killed", 1), 3: ("killed", 9), 4: (ValueError("odd"), 1), 5: (ValueError("bad file"), 9)}
+    faults[7] = ("hangs", 1)
+    outcome = engines.Ray(workers=2, timeout=6).run(Files(tmp_path, faults), range(9), progress=False)
+    assert set(outcome.failed) == {3, 5}
+    assert "bad file" in outcome.failed[5]
+    assert outcome.lost == 1 + 3 + 1
+    assert outcome.notes == ["a note"]
+    tries = {unit: len(list(tmp_path.glob(f"{unit}-*"))) for unit in range(9)}
+    assert tries == {0: 1, 1: 2, 2: 1, 3: 3, 4: 2, 5: 3, 6: 1, 7: 2, 8: 1}
+
+
+def test_what_would_fail_everywhere_stops_the_run(tmp_path, monkeypatch):
+    job = Files(tmp_path, {0: (InputError("a user's mistake"), 9)})
+    with pytest.raises(InputError, match="a user's mistake"):
+        engines.Ray(workers=1).run(job, range(2), progress=False)
+    assert len(list(tmp_path.iterdir())) <= 2
+    monkeypatch.setattr(engines, "_versions", lambda: {"hardsight": "9.9", "torch": "1", "Python": "3"})
+    with pytest.raises(StateError, match=r"hardsight .* and not 9\.9"):
+        engines.Ray(workers=1).run(Files(tmp_path, {}), [0], progress=False)
+
+
+class Fragile(nn.Module):
+    """A classifier whose process is killed by the first batch that holds a negative pixel, once."""
+
+    def __init__(self, folder):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers, self.folder = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)), folder
+
+    def forward(self, x):
+        if x.min() < -1 and not (died := Path(self.folder, "died")).exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if x.max() > 1e6:
+            raise RuntimeError("too bright")
+        return self.layers(x)
+
+
+def test_rows_are_those_of_one_process_bit_by_bit(tmp_path):
+    draw = np.random.default_rng(0)
+    x, y = draw.random((10_000, 8, 8), dtype=np.float32), draw.integers(0, 10, 10_000)
+    x[4321, 0, 0] = -5
+    options = {"device": "cpu", "workers": 0, "version": "1"}
+    (tmp_path / "died").touch()
+    alone = hs.score(Fragile(tmp_path), (x, y), out=tmp_path / "alone", **options)
+    (tmp_path / "died").unlink()
+    engine = engines.Ray(workers=2)
+    shared = hs.score(Fragile(tmp_path), (x, y), out=tmp_path / "shared", engine=engine, **options)
+    assert (tmp_path / "died").exists()
+    assert shared.to_arrow().equals(alone.to_arrow())
+    assert shared.vectors.equals(alone.vectors)
+    assert shared.meta.counts == alone.meta.counts
+    # Resumed: only the unit whose marker is gone, by whichever engine.
+    (tmp_path / "shared" / "meta.json").unlink()
+    (tmp_path / "shared" / "parts" / "u00000002.json").unlink()
+    again = hs.score(Fragile(tmp_path), (x, y), out=tmp_path / "shared", **options)
+    assert again.meta.resumed == 10_000 - 256
+    assert again.to_arrow().equals(alone.to_arrow())
+
+
+def test_samples_of_a_unit_that_fails_on_every_worker_are_bad(tmp_path):
+    draw = np.random.default_rng(0)
+    x, y = draw.random((96, 8, 8), dtype=np.float32), draw.integers(0, 10, 96)
+    x[20, 0, 0] = 1e7
+    options = {"device": "cpu", "workers": 0, "batch_size": 16, "version": "1"}
+    with pytest.warns(UserWarning, match="1 unit"):
+        table = hs.score(Fragile(tmp_path), (x, y), out=tmp_path / "run", engine=engines.Ray(workers=1), **options)
+    assert table.bad["id"].to_pylist() == [f"data:{i}" for i in range(16, 32)]
+    assert all("too bright" in reason for reason in table.bad["error"].to_pylist())
+    assert len(table) == 80
+    assert table.meta.counts.bad == 16
+
+
+def test_a_users_file_is_scored_by_workers(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        torch.manual_seed(0)\n        self.head = nn.Linear(64, 10)\n\n"
+        "    def forward(self, x):\n        return self.head(x.flatten(1))\n\n\ndef build():\n    return Net()\n"
+    )
+    assert command(capsys, "score", "net.py:build", "digits", "-o", "local")[0] == 0
+    code, out, err = command(
+        capsys, "score", "net.py:build", "digits", "-o", "ray", "--engine", "ray", "--ray-workers", "2"
+    )
+    assert code == 0, err
+    assert "1,797 samples scored" in out
+    assert hs.SampleTable.load("ray").to_arrow().equals(hs.SampleTable.load("local").to_arrow())
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"engine": "spark"}, "engine"),
+        ({"engine": "ray"}, "out"),
+        ({"engine": "ray", "out": "run", "folds": 5}, "folds"),
+        ({"engine": "ray", "out": "run", "ray_workers": 0}, "workers"),
+        ({"ray_address": "auto"}, "ray_address"),
+    ],
+)
+def test_engines_that_cannot_be(tmp_path, monkeypatch, options, word):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=word):
+        hs.score(nn.Linear(4, 3), (torch.randn(9, 4), torch.arange(9) % 3), **options)
+    assert not (tmp_path / "run" / "plan.json").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere.invalid:6379", "127.0.0.1:x"])
+def test_an_address_without_ray_is_one_sentence(monkeypatch, address):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(StateError, match="address"):
+        engines.Ray(address=address).run(Files("", {}), [0], progress=False)
