@@ -50,6 +50,11 @@ def cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else printable(value)
 
 
+def class_name(names: Sequence[str], k: int | None) -> str | int | None:
+    """A class as a person reads it: its name, or the number where it has none."""
+    return names[k] if k is not None and 0 <= k < len(names) else k
+
+
 def interval(value: float | None, low: float | None, high: float | None, style: str = ".3f") -> str:
     """A number with its interval, as far as they are known.
 

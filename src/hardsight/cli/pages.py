@@ -59,13 +59,14 @@ def clean(**chosen: Any) -> dict[str, Any]:
     There are as many suspects as labels are estimated to be wrong. They are for a person to review; a sample is
     relabeled only where the run shows that this is safe. Your data are never changed. --dataset writes a cleaned copy:
     by your decisions (made on the page of hardsight report, or in the column action of actions.csv; pass the file to
-    --decisions), or with --auto by what is safe.
+    --decisions), or with --auto by what is safe. Of a feature file it is a file of the same format.
 
     RANKING is {hardsight.labelerrors.RANKINGS}.
 
     Examples:
         hardsight clean run
         hardsight clean run --decisions edited.csv --dataset cleaned
+        hardsight clean run --decisions edited.csv --data features.parquet --dataset cleaned.parquet
     """
     from hardsight import labelerrors
 
@@ -80,7 +81,7 @@ def cleaning_lines(summary: Mapping[str, Any]) -> list[str]:
     """The summary of `clean` as lines to print."""
     counts = ", ".join(f"{action} {summary[action]:,}" for action in ("relabel", "review", "keep", "drop"))
     lost = f" ({summary['unreadable']:,} could not be read)" if summary["unreadable"] else ""
-    lines = [f"{summary['samples']:,} samples by {summary['by']}: {counts}{lost}"]
+    lines = [f"{summary['samples']:,} samples by {summary['by']}: {counts}{lost}", *_suspect_lines(summary)]
     if estimate := summary["estimate"]:
         lines.append(
             f"confident learning counts {round(estimate['count']):,} labels as wrong, among them confident mistakes of "
@@ -104,6 +105,17 @@ def cleaning_lines(summary: Mapping[str, Any]) -> list[str]:
     then = f" — next: decide on the page of hardsight report, or {edit}; then --decisions FILE --dataset COPY"
     then = then if summary["review"] and not dataset else ""
     return [*lines, f"wrote {summary['lists']}/{then}"]
+
+
+def _suspect_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The first suspects as a table, and where the others are."""
+    rows, count = summary["suspects"], summary["relabel"] + summary["review"]
+    titles = {"id": "id", "label": "label", "suggested": "suggested", "suspicion": "suspicion", "p_label": "p(label)"}
+    lines = [f"  {line}" for line in text_table(rows, titles)] if rows else []
+    if rows and count > len(rows):
+        more = f"{count - len(rows):,} more are in {summary['lists']}/actions.csv"
+        lines.append(f"  {more}, and on the page of hardsight report")
+    return lines
 
 
 @command("figures.drawing:draw name=<NAME> runs=<RUN…> out=FILE data=DATA groups=FILE human=FILE seed=N")

@@ -17,7 +17,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.heads import find_head
 from hardsight.models import Model, load_model
-from hardsight.printing import percent, score_title, text_table
+from hardsight.printing import class_name, percent, score_title, text_table
 from hardsight.registry import whole_number
 from hardsight.scores import SCORES
 from hardsight.scoring import score as scoring
@@ -231,8 +231,7 @@ def _readable(table: SampleTable, rows: list[dict[str, Any]], by: str) -> list[d
     factor = class_count(table) if by == "avh" else 1
     lines = []
     for row in rows:
-        classes = {name: row[name] for name in ("label", "pred") if name in row}
-        classes = {name: names[k] if k is not None and 0 <= k < len(names) else k for name, k in classes.items()}
+        classes = {name: class_name(names, row[name]) for name in ("label", "pred") if name in row}
         title = score_title(by) + " at pred" * (column != by)
         lines.append({"id": row["id"], **classes, title: None if row[column] is None else factor * row[column]})
     return lines

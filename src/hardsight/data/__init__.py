@@ -1,6 +1,7 @@
 """Any data set as samples with labels and stable ids."""
 
 from hardsight.data.batches import Source, as_pixels, mean_and_std, warn_unreadable
+from hardsight.data.featurefiles import FeatureSamples, features_of
 from hardsight.data.features import FEATURE_FILES, FeatureSet, read_features
 from hardsight.data.open import DataName, changed_since, data_of, load_digits, open_data
 from hardsight.data.prepared import Prepared, class_mapping, load_batches, places_by_name

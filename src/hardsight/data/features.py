@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from hardsight.data.samples import LABEL_COLUMNS, Columns, class_indices, id_texts, pick_column, shortened
 from hardsight.errors import InputError
+from hardsight.extras import printable
 from hardsight.triple import MULTI_LABEL
 from hardsight.untrusted import Arrays, check_regular, check_table
 
@@ -33,6 +38,17 @@ class FeatureSet:
     numbered: bool = False  # whether labels were names that nothing but the alphabet gave their numbers
     probabilities: bool = False  # whether `features` are probabilities
     columns: str = ""  # the columns of the file, for messages
+
+
+@dataclass(frozen=True)
+class StoredLabels:
+    """Labels and ids of a feature file, of which nothing else is read."""
+
+    column: str
+    labels: np.ndarray
+    ids: list[str] | None  # None where the file has none
+    classes: list[str] | None
+    named: bool  # whether the file holds names of classes, not numbers
 
 
 def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSet:
@@ -57,8 +73,7 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
         raise InputError(f"{place} {wanted}, got {shortened(table)}{images}.")
     if not (rows := len(table[name])):
         raise InputError(f"{place} is empty: it has no rows.")
-    id_ = pick_column(table, columns.id, ("id", "ids"), place)
-    label = pick_column(table, columns.label, LABEL_COLUMNS, place)
+    id_, label = _roles(table, columns, place)
     integers = [key for key, kind in kinds.items() if kind == "integers" and len(table[key]) == rows and key != id_]
     if label is None:
         missing = f"{place} has no label column of a usual name ({', '.join(LABEL_COLUMNS)})"
@@ -69,12 +84,8 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
             )
         if name in _PROBABILITY_COLUMNS:
             raise InputError(f"{missing}: it has {shortened(table)}; name the labels with --label-column.")
-    ids = [f"{path.stem}:{i}" for i in range(rows)]
-    labels, features, classes = None, table[name], None
-    if path.suffix == ".npz" and isinstance(table.get("classes"), np.ndarray):
-        classes = [str(text) for text in np.ravel(table["classes"])]
-    if id_ is not None:
-        ids = id_texts(np.asarray(table[id_]).tolist(), f"DATA: {id_} of {path.name}")
+    labels, features, classes = None, table[name], _class_names(table, path)
+    ids = positional_ids(path.stem, rows) if id_ is None else _ids(table[id_], f"{id_} of {path.name}")
     listed = classes is not None
     if label is not None:
         labels, classes = _labels(table[label], classes, f"{label} of {path.name}")
@@ -83,6 +94,59 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     head = {key: table[key] for key in ("weight", "bias") if isinstance(table.get(key), Tensor)}
     numbered, probabilities = classes is not None and not listed, name in _PROBABILITY_COLUMNS
     return FeatureSet(features, labels, ids, path.name, head, classes, numbered, probabilities, shortened(table))
+
+
+def read_labels(path: Path, columns: Columns | None = None, most: int | None = None) -> StoredLabels:
+    """Labels and ids by the rules of `read_features`; of an ``.npz`` no array may have more than `most` bytes."""
+    check_regular(path, "DATA")
+    place = f"DATA: {path.name}"
+    id_, label = _roles(names := _names(path), columns or Columns(), place)
+    if label is None:
+        raise InputError(f"{place} has no label column of a usual name ({', '.join(LABEL_COLUMNS)}).")
+    wanted = {label, *([] if id_ is None else [id_]), *({"classes"} & {*names} if path.suffix == ".npz" else ())}
+    table = _table(path, sorted(wanted), most)
+    classes = _class_names(table, path)
+    labels, classes = _labels(table[label], classes, f"{label} of {path.name}")
+    ids = None if id_ is None else _ids(table[id_], f"{id_} of {path.name}")
+    if ids is not None and (len(ids) != len(labels) or len({*ids}) != len(ids)):
+        raise InputError(f"{place} must have one id of its own per label in {printable(id_)}.")
+    return StoredLabels(label, labels.numpy(), ids, classes, classes is not None and not _is_numeric(table[label]))
+
+
+def holds_features(path: Path) -> bool:
+    """Whether a file is one of features or probabilities, by its name and, of an ``.npz``, by the names in it."""
+    if path.suffix != ".npz":
+        return path.suffix in FEATURE_FILES
+    names = {*Arrays(path, "DATA").names} if path.is_file() else set()
+    return not names.isdisjoint((*_FEATURE_COLUMNS, *_PROBABILITY_COLUMNS)) and not any(
+        name.endswith("images") for name in names
+    )
+
+
+def positional_ids(stem: str, rows: int) -> list[str]:
+    """The ids of a file that has none: its name and the row."""
+    return [f"{stem}:{i}" for i in range(rows)]
+
+
+def _roles(names: Collection[str], columns: Columns, place: str) -> tuple[str | None, str | None]:
+    """Which columns hold the ids and the labels; None where there are none."""
+    label = pick_column(names, columns.label, LABEL_COLUMNS, place)
+    return pick_column(names, columns.id, ("id", "ids"), place), label
+
+
+def _class_names(table: dict[str, Any], path: Path) -> list[str] | None:
+    """The names of the classes that an ``.npz`` lists."""
+    listed = path.suffix == ".npz" and isinstance(table.get("classes"), np.ndarray)
+    return [str(text) for text in np.ravel(table["classes"])] if listed else None
+
+
+def _ids(column: Any, origin: str) -> list[str]:
+    return id_texts(np.asarray(column).tolist(), f"DATA: {origin}")
+
+
+def _is_numeric(column: Any) -> bool:
+    """Whether stored labels are numbers."""
+    return isinstance(column, Tensor) or np.asarray(column).dtype.kind in "iu"
 
 
 def _labels(column: Any, classes: list[str] | None, origin: str) -> tuple[Tensor, list[str] | None]:
@@ -94,30 +158,51 @@ def _labels(column: Any, classes: list[str] | None, origin: str) -> tuple[Tensor
     if missing:
         raise InputError(f"DATA: {missing:,} of {len(values):,} labels of {origin} are missing; drop those rows.")
     if values.dtype.kind == "U" or {type(value) for value in values.tolist()} == {str}:
-        names, indices = np.unique(values.astype(str), return_inverse=True)
+        # As objects: NumPy's texts lose null characters at their ends, and two classes would be one.
+        names, indices = np.unique(values.astype(object), return_inverse=True)
         if classes is not None:  # in the order of these
             if unknown := sorted({*names} - {*classes}):
                 raise InputError(f"DATA: labels of {origin} name a class that classes does not: {unknown[0]!r}.")
-            names, indices = np.array(classes), np.array([classes.index(name) for name in names])[indices]
+            return torch.from_numpy(np.array([classes.index(name) for name in names])[indices]), classes
         return torch.from_numpy(indices), names.tolist()
     return torch.from_numpy(class_indices(values, origin).astype(np.int64)), classes
 
 
-def _table(path: Path) -> dict[str, Any]:
-    """The columns of a Parquet file, or the tensors or arrays of another, by name; text stays in arrays."""
-    import pyarrow.parquet as pq
-    from safetensors.torch import load_file
-
+def _names(path: Path) -> list[str]:
+    """The names of the columns, tensors or arrays."""
     if path.suffix == ".npz":
-        stored = Arrays(path, "DATA")
-        arrays = {name: stored[name] for name in stored.names}
-        return {name: torch.from_numpy(a) if a.dtype.kind in "iufb" and a.ndim else a for name, a in arrays.items()}
-    try:
+        return Arrays(path, "DATA").names
+    with _damage(path):
         if path.suffix == ".safetensors":
-            return load_file(path)
-        table = check_table(pq.read_table(path))
+            with safe_open(path, "pt") as file:
+                return list(file.keys())
+        return pq.read_schema(path).names
+
+
+def _table(path: Path, names: Sequence[str] | None = None, most: int | None = None) -> dict[str, Any]:
+    """The columns of a Parquet file, or the tensors or arrays of another, by name; text stays in arrays.
+
+    `names` says which, all of them if it is not given.
+    """
+    if path.suffix == ".npz":
+        stored = Arrays(path, "DATA", most)
+        arrays = {name: stored[name] for name in (names or stored.names)}
+        return {name: torch.from_numpy(a) if a.dtype.kind in "iufb" and a.ndim else a for name, a in arrays.items()}
+    with _damage(path):
+        if path.suffix == ".safetensors":
+            with safe_open(path, "pt") as file:
+                return {name: file.get_tensor(name) for name in (names or file.keys())}
+        with pq.ParquetFile(path) as file:  # not read_table, which makes columns out of the names of folders
+            table = check_table(file.read(None if names is None else [*names]))
         return dict(zip(table.column_names, table.columns, strict=True))
-    except Exception as error:  # whatever a parser raises: it must not quote the file
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Whatever a parser raises as one sentence that does not quote the file."""
+    try:
+        yield
+    except Exception as error:
         raise InputError(f"DATA: {path.name} is not a {path.suffix[1:]} file, or it is damaged.") from error
 
 

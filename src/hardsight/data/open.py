@@ -171,7 +171,7 @@ def _open_named(
     kinds = "a folder, FILE.npz[:split], LIST.txt, LIST.json, torchvision:NAME, hf:NAME or digits"
     if path.name.endswith(FEATURE_FILES) and path.is_file():
         raise InputError(
-            f"DATA: {path.name} must hold images: features can only be scored (hardsight score, hs.score_features)."
+            f"DATA: {path.name} must hold images: features can only be scored and cleaned (hardsight score, clean)."
         )
     if path.exists():
         raise InputError(f"DATA: {path.name} must be {kinds}.")
@@ -183,7 +183,8 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
 
     A run may come from somebody else. So what it names is opened only where it is a plain folder of at most
     `RECORDED_FILES` entries, an ``.npz`` with arrays of at most `RECORDED_BYTES`, or the digits of scikit-learn:
-    nothing is downloaded, unpickled or read as text. Anything else the user must name with `data`.
+    nothing is downloaded, unpickled or read as text. Anything else the user must name with `data`. For feature
+    files, which hold no images, there is `features_of`.
     """
     source, split = meta.source, meta.data.split  # ids begin with the split, whatever the data are called now
     text = source.get("data") if data is None else data

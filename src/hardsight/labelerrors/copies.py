@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import unicodedata
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hardsight.data import DataName, Samples
+from hardsight.data import DataName, FeatureSamples, Samples
 from hardsight.errors import ExistingPathError, InputError
 from hardsight.images import to_image
+from hardsight.labelerrors.cleanedfiles import is_cleaned_file, wide_enough, write_archive, write_features
 from hardsight.runs import TEMPORARY, temporary_name, write_whole
 from hardsight.untrusted import Arrays
 
-# What marks results as ours: a file in a folder (with the number of files beside it), an array in an .npz.
-MARK, _KEY = "hardsight-cleaned.json", "hardsight_cleaned"
+MARK = "hardsight-cleaned.json"  # what marks a folder as ours, with the number of files beside it
 IMAGE_BYTES = 64 << 20  # images that are not files are written for viewers up to this size in all
 
 
@@ -34,23 +33,19 @@ def check_apart(target: Path, other: Path, what: str = "the data themselves") ->
         raise InputError(f"{target} must not contain, or lie in, {what} ({other}); choose another place.")
 
 
-def check_target(target: Path, overwrite: bool, npz: bool = False) -> None:
-    """Refuse to write over anything but an earlier result, and over that unless it may be replaced."""
+def check_target(target: Path, overwrite: bool, file: bool = False) -> None:
+    """Refuse to write over anything but an earlier result, and over that unless it may be replaced.
+
+    `file` says that the result is a file, not a folder.
+    """
     if target.is_symlink():
         raise ExistingPathError(f"{target} is a link; name the place itself.")
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+    if not target.exists() or (not file and target.is_dir() and not any(target.iterdir())):
         return
-    if not (_our_npz(target) if npz else _our_folder(target)):
+    if not (is_cleaned_file(target) if file else _our_folder(target)):
         raise ExistingPathError(f"{target} exists already and was not written by hardsight clean; choose another name.")
     if not overwrite:
         raise ExistingPathError(f"{target} exists already; choose another name, or --overwrite it.")
-
-
-def _our_npz(file: Path) -> bool:
-    if not file.is_file() or not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return f"{_KEY}.npy" in archive.namelist()
 
 
 def _our_folder(folder: Path) -> bool:
@@ -98,14 +93,17 @@ def recover(target: Path) -> None:
 
 def check_dataset(target: Path, samples: Samples, source: str | None) -> None:
     """Refuse data that no copy can be written of, and a target that does not suit them or overlaps with them."""
-    if samples.labels is None or (samples.root is None and samples.images is None):
+    features = isinstance(samples, FeatureSamples)
+    if samples.labels is None or not (features or samples.root is not None or samples.images is not None):
         raise InputError(
-            "dataset: cleaned data can be written for a folder with one folder per class and for arrays (.npz), not "
-            f"for {samples.origin}; use the lists."
+            "dataset: cleaned data can be written for a folder with one folder per class, for arrays (.npz) and for "
+            f"feature files, not for {samples.origin}; use the lists."
         )
-    if samples.root is None and target.suffix != ".npz":
-        raise InputError(f"dataset must name an .npz file, because the data are arrays, got {target}.")
-    if (place := samples.root or _npz_file(source)) is not None:
+    suffix = samples.file.suffix if features else ".npz"
+    if samples.root is None and target.suffix != suffix:
+        data = f"{samples.origin} is one" if features else "the data are arrays"
+        raise InputError(f"dataset must be the name of a new {suffix} file, because {data}, got {target}.")
+    if (place := samples.file if features else samples.root or _npz_file(source)) is not None:
         check_apart(target, place)
 
 
@@ -118,7 +116,7 @@ def _npz_file(source: str | None) -> Path | None:
 def write_dataset(
     target: Path, rows: pa.Table, samples: Samples, places: list[int | None], source: str | None
 ) -> dict[str, Any]:
-    """Write a cleaned copy: a folder of a folder, an ``.npz`` of arrays.
+    """Write a cleaned copy: a folder of a folder, an ``.npz`` of arrays, a feature file of its like.
 
     Returns how many samples are ``kept`` (those for review, too), ``relabeled``, ``dropped``, ``missing`` (no longer
     among the data) and ``unscored`` (not in the run, left out). `places` are the rows' indices among the samples.
@@ -134,6 +132,8 @@ def write_dataset(
     counts |= {"missing": int((~present & ~drop).sum()), "unscored": len(samples) - len(np.unique(index[present]))}
     if samples.root is not None:
         counts = write_folder(target, lambda folder: _write_images(folder, samples, labels, counts))
+    elif isinstance(samples, FeatureSamples):
+        write_whole(target, lambda file: write_features(file, samples, labels, counts))
     else:
         write_whole(target, lambda file: _write_npz(file, samples, labels, counts, _npz_file(source)))
     return {"path": str(target), **counts}
@@ -175,23 +175,11 @@ def _write_npz(target: Path, samples: Samples, labels: np.ndarray, counts: Any, 
     else:
         arrays = _arrays_of_split(source, samples, written)
         old = arrays[samples.label_key]
-        type_ = old.dtype if labels[written].max(initial=0) <= np.iinfo(old.dtype).max else np.int64
-        arrays[samples.label_key] = labels[written].astype(type_).reshape(old.shape)
+        labels = labels[written]
+        arrays[samples.label_key] = labels.astype(wide_enough(old.dtype, labels)).reshape(old.shape)
     ids = "ids" if _without_splits(samples) else f"{samples.split}_ids"  # of a cleaned copy they stay
     arrays.setdefault(ids, np.array([samples.ids[index] for index in written], dtype=str))
-    arrays[_KEY] = np.array(json.dumps(counts))
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for key, values in arrays.items():
-            with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)
-        if source is not None:
-            with zipfile.ZipFile(source) as original:
-                for info in original.infolist():
-                    if info.filename.removesuffix(".npy") not in arrays:  # byte by byte: nothing is loaded
-                        member = zipfile.ZipInfo(info.filename)
-                        member.compress_type = info.compress_type
-                        with original.open(info) as a, archive.open(member, "w", force_zip64=True) as b:
-                            shutil.copyfileobj(a, b)
+    write_archive(target, arrays.items(), counts, source)
 
 
 def _without_splits(samples: Samples) -> bool:

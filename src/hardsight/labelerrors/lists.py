@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from hardsight.data import Samples, changed_since, data_of
+from hardsight.data import FeatureSamples, Samples, changed_since, data_of, features_of
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.idtables import read_by_id
@@ -31,10 +31,12 @@ from hardsight.labelerrors.copies import (
     write_folder,
 )
 from hardsight.labelerrors.suspects import ACTIONS, actions
+from hardsight.printing import class_name
 from hardsight.runs import LISTS, beside_lock
 from hardsight.table import SampleTable
 
 _NEW_LABEL = ("new_label", "suggested_name", "suggested")  # what a person writes, then what the lists suggest
+_SHOWN = 10  # suspects in the summary
 _RISKY = r"^[=+\-@'\t\r\n＝＋－＠]"  # a spreadsheet would calculate it: in a CSV ' is before it, and before ' itself
 
 
@@ -72,11 +74,12 @@ def clean(
             ``action`` (``keep``, ``review``, ``relabel``, ``drop``) and, to relabel, a class in ``new_label``.
         auto: Relabel in `dataset` what is safe to relabel without a person; refused where nothing is.
         dataset: Also write a cleaned copy of the data, by `decisions` or `auto`: a folder for a folder with one folder
-            per class, an ``.npz`` for arrays. What is for review stays as it is.
+            per class, an ``.npz`` for arrays, a file of the same format for features or probabilities. What is for
+            review stays as it is.
         overwrite: Replace earlier lists, and an earlier cleaned copy.
 
     Returns:
-        A summary in numbers.
+        A summary in numbers, and the first suspects.
     """
     if dataset is not None and decisions is None and not auto:
         raise InputError(
@@ -89,7 +92,7 @@ def clean(
         raise InputError("out must name a folder to write, because a table has none.")
     table = run if isinstance(run, SampleTable) else SampleTable.load(run)
     out, copy = Path(str(run), LISTS) if out is None else Path(out), None if dataset is None else Path(dataset)
-    samples, problem = _open(table, data)
+    samples, problem = _open(table, data, copy is not None)
     source = table.meta.source.get("data") if data is None else str(data) if isinstance(data, (str, Path)) else None
     if samples is not None and samples.root is not None:
         check_apart(out, samples.root)
@@ -108,7 +111,7 @@ def clean(
             recover(path)
         check_target(out, overwrite)
         if copy is not None and samples is not None:
-            check_target(copy, overwrite, npz=samples.root is None)
+            check_target(copy, overwrite, file=samples.root is None)
         suspects = actions(table, by, count=count, share=share)
         facts = suspects.meta.label_errors
         if auto and facts["automatic"].kind is not None:
@@ -124,26 +127,35 @@ def clean(
                 raise InputError(problem)
         elif samples is not None and changed_since(samples, table.meta):
             problem = f"{samples.origin} has changed since it was scored; its images may be of other samples."
+        if isinstance(samples, FeatureSamples):
+            _check_labels(rows, samples, places)
         summary = {"samples": len(rows)}
         summary |= {action: pc.sum(pc.equal(rows["action"], action)).as_py() for action in ACTIONS}
         summary |= {"unreadable": len(table.bad), "by": facts["by"], "estimate": facts["estimate"]}
         summary |= {"automatic": asdict(facts["automatic"]), "chance": facts["chance"]}
         notes = [*facts["notes"], *([problem] if problem else [])]
         summary |= {"decided": decisions is not None, "notes": notes, "lists": str(out)}
-        summary = write_folder(out, lambda folder: {**summary, **_write(folder, rows, samples, places)})
+        summary["suspects"] = [] if decisions is not None else _first_suspects(rows)
+        viewed = None if isinstance(samples, FeatureSamples) else samples  # features are no images
+        summary = write_folder(out, lambda folder: {**summary, **_write(folder, rows, viewed, places)})
         if copy is not None and samples is not None:
             summary["dataset"] = write_dataset(copy, rows, samples, places, source)
         return summary
 
 
-def _open(table: SampleTable, data: Any) -> tuple[Samples | None, str | None]:
-    """The data of the run, or why they cannot be opened."""
+def _open(table: SampleTable, data: Any, copied: bool) -> tuple[Samples | None, str | None]:
+    """The data of the run, or why they cannot be opened; a feature file, which the lists do not need, to be copied."""
+    if data is None and not copied and "table" in table.meta.source:
+        return None, None
     try:
-        return data_of(table.meta, data), None
+        features = features_of(table.meta, data, len(table) + len(table.bad))
+        return data_of(table.meta, data) if features is None else features, None
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         if data is not None:
             raise
         text = first_line(error).rstrip(".")
+        if copied:
+            return None, text
         return None, f"{text}." if "--data" in text else f"{text}; say where they are with --data."
 
 
@@ -152,14 +164,36 @@ def _classes(table: SampleTable, samples: Samples | None) -> tuple[list[str], li
     names, mapping = list(table.meta.class_names), table.meta.label_mapping
     used = [pc.max(table.to_arrow()[column]).as_py() for column in ("label", "pred")]
     n = max(table.meta.model.classes or 0, len(names), max(used) + 1)
+    texts = [str(class_name(names, k)) for k in range(n)]
+    if isinstance(samples, FeatureSamples) and samples.named and names:  # their numbers are not in the file
+        classes = list(samples.classes or ())
+        return texts, [classes.index(text) if text in classes else None for text in texts]
     to_data = {model: number for number, model in enumerate(range(n) if mapping is None else mapping)}
-    valid: Container[int | None] = range(n)
+    valid: Container[int | None] = range(max(n, len(mapping or ())))
     if samples is not None and samples.classes is not None:
         valid = range(len(samples.classes))
-    elif samples is not None and samples.labels is not None:
+    elif samples is not None and samples.labels is not None and not isinstance(samples, FeatureSamples):
         valid = set(np.unique(samples.labels))
-    numbers = [to_data[k] if to_data.get(k) in valid else None for k in range(n)]
-    return names + [str(k) for k in range(len(names), n)], numbers
+    return texts, [to_data[k] if to_data.get(k) in valid else None for k in range(n)]
+
+
+def _check_labels(rows: pa.Table, samples: FeatureSamples, places: list[int | None]) -> None:
+    """Refuse a feature file whose labels are not those that the run scored."""
+    index = np.array([-1 if place is None else place for place in places], dtype=np.int64)
+    known = (index >= 0) & pc.is_valid(rows["label_name"]).to_numpy()  # unreadable samples have no label here
+    changed = int((rows["label"].fill_null(-1).to_numpy()[known] != np.asarray(samples.labels)[index[known]]).sum())
+    if changed:
+        raise InputError(
+            f"DATA: {changed:,} labels of {samples.origin} are not those that the run scored; score the file again, "
+            "then clean it."
+        )
+
+
+def _first_suspects(rows: pa.Table) -> list[dict[str, Any]]:
+    """The first suspects of the lists, classes by name."""
+    suspects = rows.filter(pc.is_in(rows["action"], pa.array(["relabel", "review"]))).slice(0, _SHOWN)
+    columns = {"id": "id", "label": "label_name", "suggested": "suggested_name", "suspicion": "suspicion"}
+    return pa.table({name: suspects[column] for name, column in {**columns, "p_label": "p_label"}.items()}).to_pylist()
 
 
 def _rows(table: SampleTable, suspects: SampleTable, names: list[str], numbers: list[int | None]) -> pa.Table:

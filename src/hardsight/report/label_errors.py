@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import floats
-from hardsight.data import DataName
+from hardsight.data import FEATURE_FILES, DataName
 from hardsight.errors import HardsightError
 from hardsight.extras import first_line
 from hardsight.labelerrors import RANKINGS, accuracy_note, label_errors, label_texts, noise
@@ -68,9 +68,11 @@ def _review(rows: Rows) -> dict[str, Any]:
     labels = {code: texts.get(number) for code, number in enumerate(numbers)}  # None where the data lack the class
     labels = {code: text for code, text in labels.items() if text != rows.class_name(code)}
     name = re.sub(r"[^\w.-]+", "_", Path(rows.run or "table").absolute().name) or "run"
-    file, source = f"{name}-decisions.csv", rows.data if rows.data is not None else rows.meta.source.get("data")
-    folder = isinstance(source, (str, Path)) and Path(DataName.parse(str(source)).name).is_dir()
-    copy = f"{name}-cleaned{'' if folder else '.npz'}"
+    file, places = f"{name}-decisions.csv", (rows.data, *(rows.meta.source.get(key) for key in ("data", "table")))
+    source = next((place for place in places if place is not None), None)
+    place = Path(DataName.parse(str(source)).name) if isinstance(source, (str, Path)) else Path("arrays.npz")
+    suffix = place.suffix if place.suffix in FEATURE_FILES else ".npz"  # a run may name anything
+    copy = f"{name}-cleaned{'' if place.is_dir() else suffix}"
     command = f'hs.clean(table, "{name}-lists", decisions="{file}", dataset="{copy}", overwrite=True)'
     if rows.run is not None:
         given = isinstance(rows.data, (str, Path))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import class_count, class_numbers, floats, mid_ranks
+from hardsight.printing import class_name
 from hardsight.report.formatting import NAME_BYTES, cut_name
 from hardsight.runs import is_number
 from hardsight.scores import SCORES
@@ -109,4 +110,4 @@ class Rows:
     def name_of(self, number: int) -> str:
         """The same by the class number of the model."""
         names, room = self.meta.class_names, _NAMES_BYTES // max(self.codes, 1)
-        return cut_name(names[number] if 0 <= number < len(names) else number, min(max(room, 24), NAME_BYTES))
+        return cut_name(class_name(names, number), min(max(room, 24), NAME_BYTES))
