@@ -166,6 +166,10 @@ def self_train(
     Raises:
         RuntimeError: All of the target is predicted to one class, or nothing can be selected; ``rounds.parquet`` holds
             the rounds until then.
+
+    Examples:
+        >>> adapted = self_train("source-run", "source.npz:train", "target.npz:train", out="adapted")  # doctest: +SKIP
+        >>> adapted.rounds  # doctest: +SKIP
     """
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise StateError("self-training runs in one process; start it without torchrun.")
