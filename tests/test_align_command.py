@@ -315,7 +315,7 @@ def test_the_figure_counts_every_sample_once(made):
         assert axis.collections[0].get_array().filled(0).sum() == 296
         assert axis.get_title(loc="left").startswith("a net, n = 296\nSpearman ")
     rho = stats.spearmanr(table["avh"][4:], hsf[4:]).statistic
-    assert f"Spearman {rho:.3f} (" in panels[0].get_title(loc="left")
+    assert f"Spearman {rho:.3f} [" in panels[0].get_title(loc="left")
     last = 5 * np.median(table["avh"][hsf >= 0.96])
     assert panels[0].get_lines()[0].get_ydata()[-1] == pytest.approx(last)
 

@@ -232,7 +232,7 @@ def test_tiles_say_what_changed(page):
     assert tiles["in both runs"]["note"] == "30 only in this run, 50 only in the other"
     assert tiles["wrong before, right now"]["value"] == str(meta["mcnemar"]["fixed"])
     assert f"p = {meta['mcnemar']['p']:.2g}" in tiles["accuracy"]["note"]
-    assert tiles["mean change of C·AVH"]["value"] == f"{meta['mean_change']['value']:+.3g}"
+    assert tiles["mean change of C·AVH"]["value"] == f"{meta['mean_change']['value']:+.3g}".replace("-", "−")
     assert payload["comparison"]["note"].startswith("new against old")
 
 

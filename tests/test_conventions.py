@@ -29,6 +29,20 @@ def test_files_are_short_and_errors_for_the_user_are_classes_of_ours():
     assert not [(file, name) for file, name in calls if name in built_in - ALLOWED]
 
 
+def test_signs_and_percentages_are_written_by_one_module():
+    """`printing` rounds and signs them alike everywhere: 93.5%, +0.012, −0.012."""
+    files = [file for file in (ROOT / "src").rglob("*.py") if file.name != "printing.py"]
+    specs = [
+        (file.name, node.lineno, ast.unparse(node.format_spec)[2:-1])
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None
+    ]
+    assert len(specs) > 300
+    assert not [spec for spec in specs if spec[2].startswith("+") or spec[2].endswith("%")]
+    assert not [file.name for file in files if re.search(r"""replace\(["']-["'], ?["']−["']\)""", file.read_text())]
+
+
 def test_patterns_name_an_argument_and_a_value_not_a_sentence():
     """A sentence may be reworded; which argument is wrong, and what came, may not."""
     texts = [(file.name, text) for file in TESTS for text in patterns(ast.parse(file.read_text()))]

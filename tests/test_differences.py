@@ -159,7 +159,7 @@ def test_turning_the_two_around_turns_the_difference_around(people):
     other = compare_scores(columns, "confidence", "avh", hsf, resamples=300)
     assert (other.difference, other.low, other.high) == pytest.approx((-one.difference, -one.high, -one.low))
     assert other.p == one.p
-    assert other.sentence.startswith("avh agrees with people better than confidence does: -")
+    assert other.sentence.startswith("avh agrees with people better than confidence does: −")
 
 
 def test_one_sided_asks_whether_the_first_is_better(people):

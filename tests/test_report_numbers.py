@@ -323,7 +323,7 @@ def test_correlations_in_the_notes_are_scipy_s():
     table = a_table()
     rho = stats.spearmanr(table["norm"], table["avh"]).statistic
     note = next(v["note"] for v in payload_of(table)["views"] if v["key"] == "avh-norm")
-    assert f"is {rho:+.3f}" in note
+    assert f"is {rho:+.3f}".replace("-", "−") in note
     assert rank_correlation(np.ones(5), np.arange(5.0)) == (None, 5)
 
 

@@ -138,7 +138,7 @@ def test_histograms_are_numpy_s(case):
     _, table, hsf, payload = case
     found = {one["key"]: one for one in payload["people"]["histograms"]}
     assert {"avh", "confidence", "norm", "angle"} <= set(found)
-    assert found["avh"]["note"] == "Spearman -0.500 (95% interval -0.600 to -0.400); n = 298."
+    assert found["avh"]["note"] == "Spearman −0.500 (95% interval −0.600 to −0.400); n = 298."
     known = ~np.isnan(hsf)
     for name, scale in (("avh", 5), ("confidence", 1), ("norm", 1)):
         one, values = found[name], scale * table[name].astype(float)

@@ -178,7 +178,7 @@ def results(folder):
     ids, frequency = [str(k) for k in range(20)], np.linspace(0, 1, 20)
     people = dict(zip(ids, frequency, strict=True))
     columns = {"id": ids, "avh": 1 - frequency, "norm": rng.random(20), "confidence": rng.random(20)}
-    yield hs.align(columns, people), ["3 scores", "20 samples", "spearman of avh -1.000"]
+    yield hs.align(columns, people), ["3 scores", "20 samples", "spearman of avh −1.000"]
     with hs.Recorder(folder) as recorder:
         head = SimpleNamespace(features=torch.rand(4, 3), weight=torch.rand(2, 3), bias=None)
         recorder.update(torch.arange(4), head, torch.zeros(4).long())

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import importlib
 import io
-import math
 import os
 import re
 import tomllib
@@ -64,7 +63,7 @@ class ScoreTable(_Lines):
 
     def lines(self) -> Iterable[str]:
         rows = [
-            (f"``{s.name}``", _harder(s), "yes" if s.needs_labels else "no", _range(s.range), _tolerance(s))
+            (f"``{s.name}``", s.harder, "yes" if s.needs_labels else "no", _unbroken(s.range_text), _tolerance(s))
             for s in hardsight.SCORES.values()
         ]
         return _table(("score", "harder when", "needs labels", "range", "tolerance"), rows)
@@ -80,12 +79,9 @@ class ScoreList(_Lines):
             taken = () if s.name in hardsight.__all__ else ("   :no-index:",)
             name = s.name if not taken else f'SCORES["{s.name}"]'
             yield from (f".. py:data:: {name}", "   :type: hardsight.scores.Score", *taken, "")
-            labels = f"needs labels; ``{s.column(False)}`` without them" if s.needs_labels else "needs no labels"
-            bias = "the bias counts" if s.logits else "the bias does not count"
             yield from (f"   {s.summary}", "")
-            yield f"   | {_harder(s).capitalize()} is harder; range {_range(s.range)}; tolerance {_tolerance(s)}."
-            yield f"   | {labels.capitalize()}; {bias}."
-            yield from (f"   | Reference: {s.reference}.", "")
+            yield from (f"   | {fact}" for fact in s.facts)
+            yield from (f"   | Tolerance: {_tolerance(s)}.", "")
 
 
 class RankingTable(_Lines):
@@ -288,17 +284,8 @@ def _drawn_from(kind: FigureKind) -> str:
     return ", ".join(filter(None, [runs, *needs, takes and f"{takes} if you like"])) or "nothing"
 
 
-def _harder(score: hardsight.scores.Score) -> str:
-    return "larger" if score.higher_is_harder else "smaller"
-
-
-_NAMED = {math.inf: "∞", math.pi: "π", math.sqrt(2): "√2"}
-
-
-def _range(bounds: tuple[float, float]) -> str:
-    low, high = (("−" if b < 0 else "") + _NAMED.get(abs(b), f"{abs(b):g}") for b in bounds)
-    left, right = "(" if math.isinf(bounds[0]) else "[", ")" if math.isinf(bounds[1]) else "]"
-    return f"{left}{low},\N{NO-BREAK SPACE}{high}{right}"
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _loss_options(part: LossPart) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hardsight.printing import percent
 from hardsight.triple import MOST_CLASSES
 
 # Below so much of the way from chance to perfect agreement (Cohen's kappa) a classifier is near chance, however
@@ -45,9 +46,9 @@ class Chance:
 
     def __str__(self) -> str:
         return (
-            f"the network is no better than chance on these labels (accuracy {self.accuracy:.1%}; {self.expected:.1%} "
-            f"by chance, n = {self.n:,}): check its weights, its preprocessing and the order of its classes before "
-            "you use any of this."
+            f"the network is no better than chance on these labels (accuracy {percent(self.accuracy)}; "
+            f"{percent(self.expected)} by chance, n = {self.n:,}): check its weights, its preprocessing and the order "
+            "of its classes before you use any of this."
         )
 
 

@@ -17,6 +17,7 @@ from hardsight.errors import ExistingPathError
 from hardsight.labelerrors import label_errors
 from hardsight.models import Model
 from hardsight.networks import small_cnn
+from hardsight.printing import percent
 from hardsight.runs import is_run, read_run, write_whole
 from hardsight.scoring.folds import TrainingData, full_name, one_thread
 from hardsight.scoring.score import score
@@ -73,7 +74,8 @@ def run_demo(out: Path = Path("hardsight-demo"), seed: int = 0) -> Demo:
     _show(suspects, samples, planted)
     more = f"{demo.others} more look" if demo.others > 1 else "one more looks" if demo.others else "no other looks"
     print(f"found {found} of the {len(planted)} labels we changed; {more} wrong to us")
-    print(f"wrote {out}/ and {page} in {time.time() - started:.0f} s; accuracy {table.accuracy:.2%}")
+    accuracy = percent((table["pred"] == table["label"]).mean())
+    print(f"wrote {out}/ and {page} in {time.time() - started:.0f} s; accuracy {accuracy}")
     name, decisions = shlex.quote(str(out)), f"{out.absolute().name}-decisions.csv"
     print(f"next: open {page} in a browser, decide about each suspect, and download your decisions")
     print(f"      hardsight clean {name} --decisions ~/Downloads/{shlex.quote(decisions)} --dataset cleaned.npz")

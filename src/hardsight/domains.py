@@ -31,7 +31,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.images import to_image
 from hardsight.models import Model
 from hardsight.presets import recipe_of
-from hardsight.printing import Result
+from hardsight.printing import Result, percent
 from hardsight.recipes import Recipe
 from hardsight.registry import Range, check_choice, did_you_mean
 from hardsight.training import train
@@ -58,7 +58,7 @@ class DomainRun(Result):
     path: Path
 
     def __repr__(self) -> str:
-        accuracies = [f"{how} {self.accuracy(how):.1%}" for how in SELECTIONS]
+        accuracies = [f"{how} {percent(self.accuracy(how))}" for how in SELECTIONS]
         return self._line(self.path, f"without {self.target}", *accuracies)
 
     def epoch(self, selection: str = "train-domain") -> int:

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 
 class HardsightError(Exception):
-    """Base of every error whose message is written for the user."""
+    """Base of every error whose message is written for the user.
+
+    Examples:
+        >>> from hardsight import SCORES
+        >>> try:
+        ...     SCORES["entropi"]
+        ... except HardsightError as error:
+        ...     print(error)
+        there is no score 'entropi'; did you mean entropy?
+    """
 
 
 class InputError(HardsightError, ValueError):

@@ -39,6 +39,10 @@ class Model:
         weights: Where its weights came from, as text.
         built: What it can be built from again without running anybody's file: ``model``, the name that `load_model`
             takes, and ``checkpoint``, a path or None. None for a user's network.
+
+    Examples:
+        >>> Model(nn.Linear(4, 3), "probe", classes=["cat", "dog", "owl"]).preprocessing
+        'none: pixels in [0, 1]'
     """
 
     module: nn.Module
@@ -71,6 +75,10 @@ def load_model(spec: str | FileFunction, checkpoint: str | Path | None = None) -
             transform)`` or ``(network, transform, class_names)``.
         checkpoint: State dict (``.safetensors`` or ``.pt``, read as data and never executed) that replaces the weights.
             The network is built for the number of classes that the checkpoint holds.
+
+    Examples:
+        >>> load_model("timm:resnet18").preprocessing  # pretrained  # doctest: +SKIP
+        >>> load_model("net.py:build", "weights.pt").module  # doctest: +SKIP
     """
     state = None if checkpoint is None else read_checkpoint(checkpoint)
     if isinstance(spec, FileFunction) or is_file_function(spec):

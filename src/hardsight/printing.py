@@ -1,4 +1,9 @@
-"""Text for a terminal: tables, intervals, percentages, and what must not be overlooked."""
+"""Text for a terminal: tables, intervals, percentages, and what must not be overlooked.
+
+Numbers for people, in the terminal, on pages and in notes, come from `number_text`, `percent`, `signed` and `points`:
+``93.5%``, ``+0.012``, ``−0.012``, ``+1.3 points``. What programs read (CSV, JSON, Parquet, values in a table's cells)
+stays as Python writes it.
+"""
 
 from __future__ import annotations
 
@@ -55,23 +60,61 @@ def class_name(names: Sequence[str], k: int | None) -> str | int | None:
     return names[k] if k is not None and 0 <= k < len(names) else k
 
 
+def number_text(value: float, style: str = ".3f") -> str:
+    """A number in one of Python's formats, with a true minus sign; what is rounded to 0 has no sign.
+
+    Examples:
+        >>> number_text(-0.5), number_text(0.0124, "+.3f"), number_text(-0.0001, "+.3f"), number_text(-1e-5, ".1e")
+        ('−0.500', '+0.012', '0.000', '−1.0e−05')
+    """
+    text = format(value, style)
+    return (text if text.strip("+-0.,%") else text.lstrip("+-")).replace("-", "−")
+
+
+def signed(value: float, style: str = ".3f") -> str:
+    """A difference or a correlation, always with its sign.
+
+    Examples:
+        >>> signed(0.0124), signed(-0.0124), signed(-3, ".0f"), signed(0)
+        ('+0.012', '−0.012', '−3', '0.000')
+    """
+    return number_text(value, f"+{style}")
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as text, with one digit: no digit for a share of few, two where tables compare networks.
+
+    Examples:
+        >>> percent(0.9351), percent(2 / 3, 0), percent(0.93514, 2)
+        ('93.5%', '67%', '93.51%')
+    """
+    return number_text(share, f".{digits}%")
+
+
+def points(difference: float, digits: int = 1) -> str:
+    """A difference of two shares, in percentage points, which a ``%`` would leave open.
+
+    Examples:
+        >>> points(0.013), points(-0.00511, 2)
+        ('+1.3 points', '−0.51 points')
+    """
+    return f"{signed(100 * difference, f'.{digits}f')} points"
+
+
 def interval(value: float | None, low: float | None, high: float | None, style: str = ".3f") -> str:
     """A number with its interval, as far as they are known.
 
     Examples:
         >>> interval(0.93, 0.91, 0.95, ".2f"), interval(0.935, None, None, ".1%"), interval(None, None, None)
         ('0.93 [0.91, 0.95]', '93.5%', '–')
+        >>> interval(-0.012, -0.03, 0.006, "+.3f")
+        '−0.012 [−0.030, +0.006]'
     """
     if value is None or value != value:
         return "–"
     if low is None or high is None or low != low or high != high:
-        return format(value, style)
-    return f"{value:{style}} [{low:{style}}, {high:{style}}]"
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share as text: ``93.5%``."""
-    return f"{100 * share:.{digits}f}%"
+        return number_text(value, style)
+    return f"{number_text(value, style)} [{number_text(low, style)}, {number_text(high, style)}]"
 
 
 _TITLES = {

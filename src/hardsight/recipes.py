@@ -53,6 +53,11 @@ class Recipe:
         drop_last: Drop the last incomplete batch.
         frozen_norm: Batch norm uses its running statistics and keeps them, as in eval mode; its weights still learn.
         seed: Seed of weights, order and augmentation.
+
+    Examples:
+        >>> recipe = Recipe(epochs=10).replace(lr="0.01", loss="el")
+        >>> recipe.lr, recipe.loss
+        (0.01, 'el:0.75')
     """
 
     epochs: Annotated[int, Range(1, MOST_EPOCHS)] = 30

@@ -171,6 +171,10 @@ class HardnessSampler(_EpochSampler):
         num_samples: Draws per epoch; None: as many as there are samples.
         replacement: Whether a sample can occur twice in an epoch. If not, draw fewer than all for hardness to matter.
         seed: Seed of the draws, together with the epoch.
+
+    Examples:
+        >>> HardnessSampler([0.1, 0.5, 0.9], uniform=0).probabilities.round(3).tolist()  # 1, 2 and 3 of 6
+        [0.167, 0.333, 0.5]
     """
 
     def __init__(
@@ -214,6 +218,14 @@ class CurriculumSampler(_EpochSampler):
         num_samples: Samples per epoch, in passes over the share; None: one pass, so that early epochs are shorter.
         hardest_first: Start with the hardest share instead.
         seed: Seed of the order and of ties, together with the epoch.
+
+    Examples:
+        >>> sampler = CurriculumSampler([0.1, 0.9, 0.5, 0.3, 0.7], "linear", epochs=4)
+        >>> list(sampler)  # the easiest fifth
+        [0]
+        >>> sampler.set_epoch(2)
+        >>> sorted(sampler)  # three fifths
+        [0, 2, 3]
     """
 
     def __init__(

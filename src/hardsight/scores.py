@@ -1,11 +1,13 @@
 """Hardness scores: features ``(N, D)``, class weights ``(C, D)`` and labels ``(N,)`` in, one number per sample out.
 
 Each score is one function of a `Reading`, registered in `SCORES` with what people must know about it. To add one,
-write the function under ``@SCORES.register(...)`` and put its name into the sets of the property tests.
+write the function under ``@SCORES.register(...)``, with a summary, a formula and an example in its docstring, and put
+its name into the sets of the property tests.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -25,9 +27,11 @@ from hardsight.series import ClassSums, angle_sum_series
 from hardsight.triple import MOST_CLASSES, bad_rows, check_labels, check_logits, check_triple  # noqa: F401
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Score:
     """A score and what people must know about it. Call it with the triple: ``avh(features, weight, labels)``.
+
+    ``help(avh)`` shows the documentation of that score: what its function says, and the facts registered with it.
 
     Attributes:
         name: Its name in `SCORES`, in tables and on the command line.
@@ -48,6 +52,16 @@ class Score:
     range: tuple[float, float] = (-math.inf, math.inf)
     needs_labels: bool = True
     logits: bool = True
+
+    def __post_init__(self) -> None:
+        # Of the instance: help(), inspect and IPython look here before they turn to the class. No __wrapped__, which
+        # would show the signature of the function of a reading.
+        about = {"__name__": self.name, "__qualname__": self.name, "__doc__": self._documentation()}
+        for attribute, value in (about | {"__module__": self.of_reading.__module__}).items():
+            object.__setattr__(self, attribute, value)
+
+    def __repr__(self) -> str:
+        return f"Score({self.name}: {self.harder} is harder, range {self.range_text})"
 
     def __call__(
         self, features: Any, weight: Any, labels: Any = None, *, bias: Any = None, validate: bool = True
@@ -72,11 +86,39 @@ class Score:
     @property
     def summary(self) -> str:
         """What it is, in one line."""
-        return str(self.of_reading.__doc__)
+        return (inspect.getdoc(self.of_reading) or "").partition("\n")[0]
+
+    @property
+    def harder(self) -> str:
+        """Which values are harder: ``larger`` or ``smaller``."""
+        return "larger" if self.higher_is_harder else "smaller"
+
+    @property
+    def range_text(self) -> str:
+        """Its range as people write it: ``[0, √2]``, ``(−∞, ∞)``."""
+        low, high = (("−" if end < 0 else "") + _NAMED.get(abs(end), f"{abs(end):g}") for end in self.range)
+        return f"{'(' if math.isinf(self.range[0]) else '['}{low}, {high}{')' if math.isinf(self.range[1]) else ']'}"
+
+    @property
+    def facts(self) -> list[str]:
+        """What is registered with it, as sentences: direction and range, labels and bias, the reference."""
+        labels = f"Needs labels; ``{self.column(False)}`` without them" if self.needs_labels else "Needs no labels"
+        bias = "the bias counts" if self.logits else "the bias does not count"
+        about = f"{self.harder.capitalize()} is harder; range {self.range_text}."
+        return [about, f"{labels}; {bias}.", f"Reference: {self.reference}."]
+
+    def _documentation(self) -> str:
+        """The docstring of its function, with the facts and the arguments before the examples."""
+        head, mark, examples = (inspect.getdoc(self.of_reading) or "").partition("Examples:\n")
+        _, _, call = (inspect.getdoc(Score.__call__) or "").partition("\n\n")
+        return "\n\n".join(filter(None, (head.rstrip(), "\n".join(self.facts), call, mark + examples)))
 
     def column(self, labeled: bool) -> str:
         """Its column in a table: ``avh``, or ``avh_pred`` when there are no labels to judge by."""
         return self.name if labeled or not self.needs_labels else f"{self.name}_pred"
+
+
+_NAMED = {math.inf: "∞", math.pi: "π", math.sqrt(2): "√2"}
 
 
 def _by_name(name: str) -> Score:
@@ -98,7 +140,14 @@ def _share(part: Tensor, total: Tensor, classes: int) -> Tensor:
 
 @SCORES.register(higher_is_harder=True, logits=False, range=(0, 1), tolerance=(1e-6, 1e-15), reference=f"{_AVH}, Eq. 1")
 def avh(r: Reading) -> Tensor:
-    """Angular visual hardness: angle to the target class over the sum of the angles to all classes."""
+    """Angular visual hardness: angle to the target class over the sum of the angles to all classes.
+
+    ``θ_y / Σ_k θ_k``; times the number of classes, 1 is chance.
+
+    Examples:
+        >>> avh([[1.0, 1.0]], torch.eye(2), [0])  # 45° of 45° + 45°
+        tensor([0.5000])
+    """
     return _share(r.angle, r.angle_sum, r.classes)
 
 
@@ -106,7 +155,14 @@ def avh(r: Reading) -> Tensor:
     higher_is_harder=False, logits=False, range=(0, 1), tolerance=(1e-6, 1e-15), reference=f"{_AVH}, Eq. 3"
 )
 def avc(r: Reading) -> Tensor:
-    """Angular visual confidence: ``π − angle`` of the target over the same sum for all classes."""
+    """Angular visual confidence: ``π − angle`` of the target over the same sum for all classes.
+
+    ``(π − θ_y) / Σ_k (π − θ_k)``
+
+    Examples:
+        >>> avc([[1.0, 0.0]], torch.eye(2), [0])  # 180° of 180° + 90°
+        tensor([0.6667])
+    """
     return _share(math.pi - r.angle, r.classes * math.pi - r.angle_sum, r.classes)
 
 
@@ -117,7 +173,14 @@ def avc(r: Reading) -> Tensor:
     reference=f"{_AVH}, Definition 1 (plus the bias, if any)",
 )
 def confidence(r: Reading) -> Tensor:
-    """Model confidence: softmax probability of the target class."""
+    """Model confidence: softmax probability of the target class.
+
+    ``exp(z_y) / Σ_k exp(z_k)``
+
+    Examples:
+        >>> confidence([[math.log(3), 0.0]], torch.eye(2), [0])  # 3 of 3 + 1
+        tensor([0.7500])
+    """
     return (-r.soft_margin).sigmoid()
 
 
@@ -125,13 +188,27 @@ def confidence(r: Reading) -> Tensor:
     higher_is_harder=True, range=(0, math.inf), tolerance=(1e-5, 1e-12), reference="cross-entropy of one sample"
 )
 def nll(r: Reading) -> Tensor:
-    """Negative log-likelihood of the target class: the cross-entropy of the sample."""
+    """Negative log-likelihood of the target class: the cross-entropy of the sample.
+
+    ``log Σ_k exp(z_k) − z_y``
+
+    Examples:
+        >>> nll([[0.0, 0.0]], torch.eye(2), [0])  # log 2
+        tensor([0.6931])
+    """
     return F.softplus(r.soft_margin, threshold=700)  # torch's default drops digits past 20
 
 
 @SCORES.register(higher_is_harder=True, tolerance=(1e-5, 1e-5), reference=f"log-odds; {_EL}, Eq. 9")
 def soft_margin(r: Reading) -> Tensor:
-    """Log-odds against the target: confidence before it saturates, to be averaged over epochs, views and networks."""
+    """Log-odds against the target: confidence before it saturates, to be averaged over epochs, views and networks.
+
+    ``log Σ_{k≠y} exp(z_k) − z_y``, the logarithm of ``(1 − p_y) / p_y``.
+
+    Examples:
+        >>> SCORES["soft_margin"]([[3.0, 1.0]], torch.eye(2), [0])  # 1 − 3
+        tensor([-2.])
+    """
     return r.soft_margin
 
 
@@ -144,13 +221,27 @@ def soft_margin(r: Reading) -> Tensor:
     reference=f"{_AVH}, Section 3",
 )
 def norm(r: Reading) -> Tensor:
-    """Euclidean length of the feature (see `norm_within_class` for the paper's scaling)."""
+    """Euclidean length of the feature (see `norm_within_class` for the paper's scaling).
+
+    ``‖x‖``
+
+    Examples:
+        >>> norm([[3.0, 4.0]], torch.eye(2))
+        tensor([5.])
+    """
     return r.norm
 
 
 @SCORES.register(higher_is_harder=False, tolerance=(1e-6, 1e-5), reference="logit margin; target masked with −inf")
 def margin(r: Reading) -> Tensor:
-    """Logit of the target minus the largest other logit."""
+    """Logit of the target minus the largest other logit.
+
+    ``z_y − max_{k≠y} z_k``
+
+    Examples:
+        >>> margin([[3.0, 1.0]], torch.eye(2), [1])  # 1 − 3
+        tensor([-2.])
+    """
     return r.logit - r.other_logit
 
 
@@ -158,7 +249,14 @@ def margin(r: Reading) -> Tensor:
     higher_is_harder=True, logits=False, range=(0, math.pi), tolerance=(1e-6, 1e-7), reference=f"{_AVH}, Section 3"
 )
 def angle(r: Reading) -> Tensor:
-    """Angle between the feature and the target's weight, in radians: AVH's numerator."""
+    """Angle between the feature and the target's weight, in radians: AVH's numerator.
+
+    ``θ_y``
+
+    Examples:
+        >>> angle([[0.0, 2.0]], torch.eye(2), [0])  # π/2
+        tensor([1.5708])
+    """
     return r.angle
 
 
@@ -170,7 +268,14 @@ def angle(r: Reading) -> Tensor:
     reference="angular gap to the nearest class",
 )
 def angular_margin(r: Reading) -> Tensor:
-    """Angle to the target minus the angle to the nearest other class, in radians."""
+    """Angle to the target minus the angle to the nearest other class, in radians.
+
+    ``θ_y − min_{k≠y} θ_k``: above 0 where another class is nearer.
+
+    Examples:
+        >>> angular_margin([[0.0, 2.0]], torch.eye(2), [0])  # π/2 − 0
+        tensor([1.5708])
+    """
     return r.angle - r.other_angle
 
 
@@ -178,7 +283,14 @@ def angular_margin(r: Reading) -> Tensor:
     higher_is_harder=True, needs_labels=False, range=(0, math.inf), tolerance=(1e-5, 2e-5), reference="Shannon, in nats"
 )
 def entropy(r: Reading) -> Tensor:
-    """Entropy of the softmax, in nats."""
+    """Entropy of the softmax, in nats.
+
+    ``−Σ_k p_k log p_k``
+
+    Examples:
+        >>> entropy([[1.0, 1.0]], torch.eye(2))  # log 2
+        tensor([0.6931])
+    """
     m = r.soft_margin
     won, lost = (-m).sigmoid(), m.sigmoid()
     target_or_not = won * F.softplus(m, threshold=700) + lost * F.softplus(-m, threshold=700)
@@ -187,7 +299,14 @@ def entropy(r: Reading) -> Tensor:
 
 @SCORES.register(higher_is_harder=True, range=(0, math.sqrt(2)), tolerance=(1e-5, 1e-12), reference=_EL2N)
 def el2n(r: Reading) -> Tensor:
-    """Length of the softmax minus the one-hot label."""
+    """Length of the softmax minus the one-hot label.
+
+    ``‖p − onehot(y)‖``
+
+    Examples:
+        >>> el2n([[0.0, 0.0]], torch.eye(2), [0])  # the length of (−½, ½)
+        tensor([0.7071])
+    """
     return r.soft_margin.sigmoid() * (1 + r.exp2_sum / r.exp_sum.square()).sqrt()
 
 
@@ -198,14 +317,32 @@ def el2n(r: Reading) -> Tensor:
     reference=f"minus the least conditional energy; {_EL}",
 )
 def max_logit(r: Reading) -> Tensor:
-    """Largest logit."""
+    """Largest logit.
+
+    ``max_k z_k``
+
+    Examples:
+        >>> max_logit([[3.0, 1.0]], torch.eye(2))
+        tensor([3.])
+    """
     return torch.maximum(r.logit, r.other_logit)
 
 
 @SCORES.register(higher_is_harder=True, needs_labels=False, tolerance=(1e-6, 1e-5), reference=_ENERGY)
 def free_energy(r: Reading) -> Tensor:
-    """Free energy ``−logsumexp(z)`` at temperature 1."""
+    """Free energy ``−logsumexp(z)`` at temperature 1.
+
+    ``−log Σ_k exp(z_k)``
+
+    Examples:
+        >>> free_energy([[0.0, 0.0]], torch.eye(2))  # −log 2
+        tensor([-0.6931])
+    """
     return -torch.logaddexp(r.logit, r.other_logit + r.log_exp_sum)
+
+
+# doctest looks into functions and classes, not into instances. Scores registered elsewhere are not of this module.
+__test__ = {name: score.__doc__ for name, score in SCORES.items()}
 
 
 def compute_scores(

@@ -46,10 +46,11 @@ class Checked:
 
     def lines(self) -> list[str]:
         """The table and the conclusion, as lines for a terminal."""
-        titles = {"round": "round", "accuracy": "accuracy", "difference": "difference to round 0", "p": "p (Holm)"}
+        titles = {"round": "round", "accuracy": "accuracy", "difference": "points over round 0", "p": "p (Holm)"}
         cells = [{"round": row["round"], "accuracy": _interval(row, "accuracy", ".1%")} for row in self.rounds]
         for row, cell in zip(self.rounds[1:], cells[1:], strict=True):
-            cell |= {"difference": _interval(row, "difference", "+.1%"), "p": f"{row['p']:.3g}"}
+            difference, low, high = (100 * row[f"difference{end}"] for end in ("", "_low", "_high"))
+            cell |= {"difference": interval(difference, low, high, "+.1f"), "p": f"{row['p']:.3g}"}
         conclusion = f"round {self.selected} is selected: the best of the rounds that are better beyond chance."
         if not self.selected:
             conclusion = "no round is better than the source model beyond chance, so the source model is selected."

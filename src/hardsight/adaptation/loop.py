@@ -35,7 +35,7 @@ from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, as_model, network_identity
 from hardsight.predictions import Predictions, predict
 from hardsight.presets import recipe_of
-from hardsight.printing import Result
+from hardsight.printing import Result, percent
 from hardsight.recipes import MOST_EPOCHS, Recipe, learning_rate
 from hardsight.registry import whole_number
 from hardsight.scoring.score import score
@@ -65,7 +65,7 @@ class Adapted(Result):
         rows, parts = self.rounds.to_pylist(), [] if self.checked is None else [str(self.checked)]
         for name in ("target", "test"):
             first, last = (row.get(f"{name}_accuracy") for row in (rows[0], rows[-1]))
-            parts += [] if last is None else [f"{name} accuracy {first:.1%} → {last:.1%}"]
+            parts += [] if last is None else [f"{name} accuracy {percent(first)} → {percent(last)}"]
         parts = parts or ["accuracy unknown"]
         return self._line(self.path, self.model.name, f"{rows[-1]['round']} rounds", *parts)
 
@@ -166,6 +166,10 @@ def self_train(
     Raises:
         RuntimeError: All of the target is predicted to one class, or nothing can be selected; ``rounds.parquet`` holds
             the rounds until then.
+
+    Examples:
+        >>> adapted = self_train("source-run", "source.npz:train", "target.npz:train", out="adapted")  # doctest: +SKIP
+        >>> adapted.rounds  # doctest: +SKIP
     """
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise StateError("self-training runs in one process; start it without torchrun.")

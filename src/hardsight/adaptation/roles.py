@@ -12,6 +12,7 @@ import torch
 from hardsight.data import Samples, View, all_labels, as_pixels, in_form_of, open_data, places_by_name
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
+from hardsight.printing import percent
 from hardsight.scoring.checks import check_samples, class_count
 
 # Data sets hold a few images twice; a larger share of the test set in the target is no accident.
@@ -69,9 +70,9 @@ def open_roles(source: Any, target: Any, test: Any = None, labeled: Any = None, 
     for name, samples in (("labeled", few), ("test", tested)):
         if samples is not None and (share := _shared(samples, unlabeled)[0]):
             if name == "test" and share > _SHARED and not same_images:
-                what = f"{share:.1%} of its images are those of the target"
+                what = f"{percent(share)} of its images are those of the target"
                 raise InputError(f"test: {what}; use others, or allow it with same_images (--same-images).")
-            notes[name] += f"; {share:.1%} of its images are in the target, too"
+            notes[name] += f"; {percent(share)} of its images are in the target, too"
     return Roles(first, unlabeled, tested, few, classes, names, tuple(notes.values()))
 
 

@@ -22,7 +22,7 @@ from hardsight.adaptation.validators import VALIDATORS, measure_of, picked
 from hardsight.errors import MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.predictions import Predictions
-from hardsight.printing import interval, text_table
+from hardsight.printing import interval, number_text, percent, points, text_table
 from hardsight.runs import disk_errors, write_whole
 from hardsight.stats import share_interval
 
@@ -197,13 +197,15 @@ def conclusions(rows: Sequence[Row]) -> tuple[str, ...]:
 
     def described(row: Row) -> str:
         accuracy = interval(row[name], row[f"{name}_low"], row[f"{name}_high"], ".2%")
-        return f"{accuracy}, by class {row[f'{domain}_mean_class']:.2%}"
+        return f"{accuracy}, by class {percent(row[f'{domain}_mean_class'], 2)}"
 
-    gain = 100 * (last[name] - rows[0][name])
-    each = ", ".join(f"{pick['validator']} picks round {pick['round']} ({pick['accuracy']:.2%})" for pick in picks)
+    gain = points(last[name] - rows[0][name], 2)
+    each = ", ".join(
+        f"{pick['validator']} picks round {pick['round']} ({percent(pick['accuracy'], 2)})" for pick in picks
+    )
     return (
         f"source model: {domain} accuracy {described(rows[0])}.",
-        f"last round ({last['round']}): {domain} accuracy {described(last)}; {gain:+.2f} points by adapting.",
+        f"last round ({last['round']}): {domain} accuracy {described(last)}; {gain} by adapting.",
         f"best by labels (oracle, for comparison only), round {top['round']}: {described(top)}.",
         f"selected without labels: {each}.",
     )
@@ -228,7 +230,7 @@ def round_tables(rows: Sequence[Row]) -> list[str]:
         if not isinstance(value, float):
             return value
         style = ".1%" if name == "selected_share" else ".2%" if name.endswith(by_labels) else ".3f"
-        return format(value * classes if name in ("avc", "avh") else value, style)
+        return number_text(value * classes if name in ("avc", "avh") else value, style)
 
     unknown = [name for name in rows[0] if name.endswith(by_labels) and all(row[name] is None for row in rows)]
     for titles in (_SELECTED, _OUTCOME):
@@ -241,8 +243,9 @@ def round_tables(rows: Sequence[Row]) -> list[str]:
 def round_line(row: Row, rounds: int) -> str:
     """The progress line of a round, and its alarm."""
     parts = [f"round {row['round']:>{len(str(rounds))}}/{rounds}"]
-    parts.append(f"selected {row['selected']:,} ({row['selected_share']:.1%})" if row["round"] else "source model")
-    parts += [f"right {row['tp_rate']:.2%}"] if "tp_rate" in row else []
-    parts += [f"{name} {row[f'{name}_accuracy']:.2%}" for name in ("target", "test") if f"{name}_accuracy" in row]
+    parts.append(f"selected {row['selected']:,} ({percent(row['selected_share'])})" if row["round"] else "source model")
+    parts += [f"right {percent(row['tp_rate'], 2)}"] if "tp_rate" in row else []
+    accuracies = {name: row[f"{name}_accuracy"] for name in ("target", "test") if f"{name}_accuracy" in row}
+    parts += [f"{name} {percent(accuracy, 2)}" for name, accuracy in accuracies.items()]
     line = "  ".join([*parts, f"{row['seconds']:.1f} s"])
     return line if row["alarm"] is None else f"{line}\nalarm: {row['alarm']}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from hardsight.cli.options import command
 from hardsight.extras import printable
-from hardsight.printing import alarm, text_table
+from hardsight.printing import alarm, percent, text_table
 
 
 @command("demo:run_demo out=RUN seed=N")
@@ -90,8 +90,8 @@ def cleaning_lines(summary: Mapping[str, Any]) -> list[str]:
     gate, dataset = summary["automatic"], summary.get("dataset")
     if summary["relabel"] and not summary["decided"]:
         lines.append(
-            f"safe to relabel without a person: {summary['relabel']:,}, of which about {gate['precision']:.0%} get the "
-            f"right label (at least {gate['low']:.0%})"
+            f"safe to relabel without a person: {summary['relabel']:,}, of which about "
+            f"{percent(gate['precision'], 0)} get the right label (at least {percent(gate['low'], 0)})"
         )
     elif summary["review"] and not summary["decided"]:
         lines.append(f"none is safe to relabel without a person: {gate['reason']}")

@@ -59,6 +59,13 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     ``id``, class names ``classes``; `weight` and `bias` may be in safetensors and ``.npz``. Labels of Parquet may be
     names. Where labels may have another name, the file is refused until `columns` says which: without labels every
     score is taken at the predicted class.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(f"{folder}/set.npz", features=np.ones((3, 8)), labels=[0, 1, 2])
+        ...     read_features(f"{folder}/set.npz").features.shape
+        torch.Size([3, 8])
     """
     path, columns = Path(path), columns or Columns()
     check_regular(path, "DATA")

@@ -76,6 +76,11 @@ def open_data(
         version: Any text that you change whenever you change the data. With it, a run over data that can change
             unnoticed (a `Dataset` of your own) can be resumed.
         training: Whether a name without a split means ``train`` and not ``test``.
+
+    Examples:
+        >>> digits = open_data("digits")
+        >>> len(digits), digits.ids[0], digits.classes[:3]
+        (1797, 'digits:0', ['0', '1', '2'])
     """
     columns = columns or Columns()
     collate = None

@@ -223,7 +223,12 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets", "class", 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a row hold the image, the label and the id."""
+    """Which columns of a row hold the image, the label and the id.
+
+    Examples:
+        >>> Columns(label="coarse").read({"image": "a cat", "fine": 3, "coarse": 0})
+        ('a cat', 0)
+    """
 
     image: str | None = None
     label: str | None = None

@@ -25,8 +25,9 @@ COLUMNS = ("pred", *BITS, *DERIVED)
 
 
 class Dynamics:
-    """What a `Recorder` has committed when this is opened; later commits are not visible. Opening it is cheap: rows are
-    read when they are asked for.
+    """The epochs that a `Recorder` had committed when this was opened; later commits are not visible.
+
+    Opening it is cheap: rows are read when they are asked for.
 
     Args:
         run: The folder that a recorder wrote.
@@ -36,6 +37,11 @@ class Dynamics:
         unit: What an epoch is: "epoch", "iteration".
         steps: The number of batches recorded by the end of each epoch.
         unfinished: Whether the last epoch was flushed before its end.
+
+    Examples:
+        >>> dynamics = Dynamics("run")  # doctest: +SKIP
+        >>> dynamics.summary().hardest(5, "forgetting")  # doctest: +SKIP
+        >>> dynamics.curves(by="label")  # doctest: +SKIP
     """
 
     def __init__(self, run: str | Path) -> None:

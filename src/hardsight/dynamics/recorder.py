@@ -70,6 +70,20 @@ class Recorder(Result):
             ids that the samples have there, so that a page finds names and images.
         held_out: Whether the network never learns from these samples: test data.
         note: A description of what was recorded: training batches, or a pass in eval mode.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> from hardsight import capture
+        >>> model, x, y = torch.nn.Linear(2, 2), torch.eye(2), torch.tensor([0, 1])
+        >>> with tempfile.TemporaryDirectory() as folder, capture(model) as head:
+        ...     recorder = Recorder(folder)
+        ...     for _ in range(3):
+        ...         _ = model(x)
+        ...         recorder.update([0, 1], head, y)
+        ...         recorder.end_epoch()
+        ...     table = recorder.summary()
+        >>> table["id"].tolist(), table["seen"].tolist()
+        (['data:0', 'data:1'], [3, 3])
     """
 
     def __init__(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from hardsight.printing import number_text, percent
 from hardsight.questions.subject import QUESTIONS, CurveKind, Metric
 
 
@@ -48,12 +49,11 @@ def written(metric: str, value: float | None, signed: bool = False) -> str:
     """A metric's value with its unit, about four digits, and a real minus sign; differences in percentage points."""
     if value is None or not math.isfinite(value):
         return "–"
-    sign = "+" if signed and value > 0 else ""
+    plus, size = "+" if signed else "", abs(value)
     if _metric(metric).unit == "%":
-        return f"{sign}{100 * value:.2f}{'' if signed else '%'}".replace("-", "−")
-    size = abs(value)
+        return number_text(100 * value, "+.2f") if signed else percent(value, 2)
     style = ",.0f" if size >= 1000 else ",.1f" if size >= 100 else ",.2f" if size >= 10 else ",.3f"
-    return f"{sign}{value:{'.2g' if size and not 0.0005 <= size < 1e6 else style}}".replace("-", "−")
+    return number_text(value, plus + (".2g" if size and not 0.0005 <= size < 1e6 else style))
 
 
 def variant_title(score: str, on: str, level: float | None, question: str = "") -> str:

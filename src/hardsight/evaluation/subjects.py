@@ -19,6 +19,7 @@ from hardsight.data import Samples, View, all_labels, data_of, open_data
 from hardsight.errors import HardsightError, InputError, MissingPathError, StateError
 from hardsight.extras import printable
 from hardsight.models import Model, load_model
+from hardsight.printing import percent
 from hardsight.questions import Note, Subject
 from hardsight.runs import Folds, Meta, is_run, read_run
 from hardsight.scoring.checks import check_samples
@@ -132,7 +133,7 @@ def warn_of_another_network(run: Path, samples: pa.Table) -> None:
         at = pc.index_in(samples["id"], value_set=stored["id"].combine_chunks())
         same = pc.mean(pc.equal(samples["pred"], stored["pred"].take(at)).cast("double")).as_py()
         if same is None or same < 0.95:
-            share = "none of them is in the run" if same is None else f"{same:.0%} of them the same"
+            share = "none of them is in the run" if same is None else f"{percent(same, 0)} of them the same"
             text = f"RUN: {folder} predicts its samples differently ({share}): is it the same network, preprocessing "
             warnings.warn(f"{text}and data?", UserWarning, stacklevel=2)
 

@@ -16,6 +16,7 @@ from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.figures.style import COLORS, GRAY, draw_band, legend, line_styles, new_figure, plain
 from hardsight.images import to_tensor
+from hardsight.printing import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,7 +119,7 @@ def plot_adaptation_gallery(runs: Mapping[str, str | Path], data: str | Samples,
         only = [row for row in selected if row["id"] not in taken]
         title = f"selected by {plain(name)}, not by {plain(other)}: {len(only):,} of {len(selected):,}"
         correct = [row["label"] == row["true"] for row in only if row["true"] is not None]
-        title += f", {np.mean(correct):.1%} with the right label" if correct else ""
+        title += f", {percent(np.mean(correct))} with the right label" if correct else ""
         half.suptitle(title, x=0.01, ha="left", fontsize=10)
         rows = [only[k] for k in np.sort(np.random.default_rng(seed).permutation(len(only))[:_SHOWN])]
         axes = half.subplots(2, _SHOWN // 2)

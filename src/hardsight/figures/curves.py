@@ -19,6 +19,7 @@ from hardsight.figures.style import GRAY, TITLES, draw_band, left_title, legend,
 from hardsight.idtables import read_by_id
 from hardsight.people import frequency_bins
 from hardsight.phases.agreement import AGREEMENT_SCORES
+from hardsight.printing import percent
 from hardsight.table import hardness_sign
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def plot_agreement(runs: Mapping[str, Run], human: Any, scores: Sequence[str] = 
             middle, low, high = (sign * rows[f"spearman{end}"] for end in ("", "_low", "_high"))
             draw_band(axis, rows["epoch"], middle, low, high, style, f"−{score}" if sign < 0 else score)
         axis.axhline(0, color=GRAY, linewidth=0.8)
-        left_title(axis, f"{plain(name)}: n = {n:,}, ties {ties:.0%}")
+        left_title(axis, f"{plain(name)}: n = {n:,}, ties {percent(ties, 0)}")
         axis.set_xlabel(run.unit)
     axes[0, 0].set_ylabel("Spearman with human frequency\n(band: 95% interval)")
     legend(axes[0, -1], size=7)

@@ -16,6 +16,7 @@ from hardsight.evaluation.naming import curve_kind, score_title
 from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.extras import need
 from hardsight.figures.style import GRAY, draw_band, legend, line_styles, new_figure, plain
+from hardsight.printing import percent
 from hardsight.questions.clusters import layout
 from hardsight.questions.subject import CurveKind
 
@@ -115,7 +116,9 @@ def plot_maps(run: str | Path) -> Figure:
             axis.imshow(np.asarray(file))
             width = file.width / columns
         axis.set_axis_off()
-        texts = [f"{groups[run]}: {strip['classes'][run]}, {strip['confidence'][run]:.0%}" for run in maps["runs"]]
+        texts = [
+            f"{groups[run]}: {strip['classes'][run]}, {percent(strip['confidence'][run], 0)}" for run in maps["runs"]
+        ]
         for k, text in enumerate([strip["label"], *texts]):
             axis.text((k + 0.5) * width, -3, plain(text), fontsize=6, ha="center", va="bottom")
     return figure

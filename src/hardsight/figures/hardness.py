@@ -19,6 +19,7 @@ from hardsight.extras import need
 from hardsight.figures.curves import VALUES, plot_dynamics
 from hardsight.figures.style import COLORS, GRAY, TITLES, draw_band, left_title, legend, line_styles, new_figure, plain
 from hardsight.people import match, read_alignment, read_human
+from hardsight.printing import interval
 from hardsight.questions import DEGRADATIONS, follows_level, human_accuracy, mean_by_level, read_degraded
 from hardsight.records import has_records
 from hardsight.runs import DEGRADED
@@ -64,7 +65,7 @@ def plot_people(runs: Mapping[str, str | Path], human: Any = None, scores: Seque
             title = f"{plain(name)}, n = {len(x):,}"
             if len(x) >= _FEWEST and np.ptp(x) and np.ptp(y):
                 rho = spearman(y, x)
-                title += f"\nSpearman {rho.value:.3f} ({rho.low:.3f} to {rho.high:.3f})"
+                title += f"\nSpearman {interval(rho.value, rho.low, rho.high)}"
             left_title(axis, title, 9)
     axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
     return figure
@@ -148,7 +149,7 @@ def plot_degraded_avh(runs: Mapping[str, str | Path]) -> Figure:
             if len(pc.unique(rows["level"])) > 1:
                 [rho] = follows_level(rows, [column]).to_pylist()
                 if rho["spearman"] is not None:
-                    title += f": Spearman {rho['spearman']:+.2f} [{rho['low']:+.2f}, {rho['high']:+.2f}]"
+                    title += f": Spearman {interval(rho['spearman'], rho['low'], rho['high'], '+.2f')}"
             left_title(axis, title, 9)
             axis.set(xlabel=f"{name} (harder →)", ylabel=TITLES["avh"])
     return figure

@@ -80,6 +80,10 @@ def clean(
 
     Returns:
         A summary in numbers, and the first suspects.
+
+    Examples:
+        >>> clean("run")["review"]  # suspects to look at, listed in run/lists  # doctest: +SKIP
+        >>> clean("run", decisions="decisions.csv", dataset="cleaned.npz", overwrite=True)  # doctest: +SKIP
     """
     if dataset is not None and decisions is None and not auto:
         raise InputError(

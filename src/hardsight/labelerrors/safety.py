@@ -19,6 +19,7 @@ import numpy as np
 
 from hardsight.chance import chance_agreement
 from hardsight.labelerrors.confident import Noise, Probabilities
+from hardsight.printing import percent
 from hardsight.stats import share_interval
 
 SAFE = 0.8  # lower bound of the share of new labels that must be right
@@ -71,8 +72,8 @@ def automatic(p: Probabilities, estimate: Noise | None) -> Automatic:
         if low >= SAFE:
             return Automatic(threshold, precision, low)
     reason = (
-        f"it cannot be shown that {SAFE:.0%} of the new labels would be right: what the network contradicts may be its "
-        "own mistakes. Review the suspects, and give your decisions back with --decisions."
+        f"it cannot be shown that {percent(SAFE, 0)} of the new labels would be right: what the network contradicts "
+        "may be its own mistakes. Review the suspects, and give your decisions back with --decisions."
     )
     return Automatic(kind="not shown", reason=reason)
 
@@ -87,9 +88,9 @@ def _objection(p: Probabilities, estimate: Noise | None) -> tuple[str, str] | No
         return "chance", str(chance)
     if chance.accuracy < LEAST_ACCURACY or estimate.share > chance.accuracy / 2:
         return "implausible", (
-            f"{estimate.share:.1%} wrong labels are not plausible from a network that agrees with only "
-            f"{chance.accuracy:.1%} of the labels: most of what it contradicts may be its own mistakes. Use a better "
-            "network."
+            f"{percent(estimate.share)} wrong labels are not plausible from a network that agrees with only "
+            f"{percent(chance.accuracy)} of the labels: most of what it contradicts may be its own mistakes. Use a "
+            "better network."
         )
     contradicted = np.bincount(p.labels[p.contradicted & p.confident], minlength=p.classes)
     if len(classes := np.flatnonzero((p.counts >= 10) & (contradicted > LARGEST_SHARE * p.counts))):

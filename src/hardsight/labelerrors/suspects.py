@@ -14,6 +14,7 @@ from hardsight.errors import InputError
 from hardsight.labelerrors.confident import Probabilities, noise
 from hardsight.labelerrors.rankings import check_ranking
 from hardsight.labelerrors.safety import automatic
+from hardsight.printing import percent
 from hardsight.probabilities import check_probabilities
 from hardsight.registry import Range
 from hardsight.runs import Folds
@@ -155,8 +156,8 @@ def accuracy_note(table: SampleTable) -> str | None:
     if table.accuracy is None or table.accuracy >= 0.95:
         return None
     return (
-        f"The network contradicts {1 - table.accuracy:.1%} of the labels. Where so many cannot be wrong, most of them, "
-        "and of the estimate, are its own mistakes: look before you act, or use a better network."
+        f"The network contradicts {percent(1 - table.accuracy)} of the labels. Where so many cannot be wrong, most of "
+        "them, and of the estimate, are its own mistakes: look before you act, or use a better network."
     )
 
 

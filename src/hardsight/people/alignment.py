@@ -21,7 +21,7 @@ from hardsight.people.hypotheses import Outcome, hypotheses
 from hardsight.people.leaderboard import SCHEMA, leaderboard
 from hardsight.people.matching import FREQUENCY_EDGES, frequency_bins
 from hardsight.people.read import as_human, coarser, read_human
-from hardsight.printing import Result, interval, text_table
+from hardsight.printing import Result, interval, number_text, text_table
 from hardsight.registry import check_choice
 from hardsight.runs import is_run, provenance, read_run
 from hardsight.table import SampleTable
@@ -79,7 +79,7 @@ class Alignment(Result):
         rows = self.rows.to_pylist()
         first = [row for row in rows if row["bin"] == ALL and row["coefficient"] == rows[0]["coefficient"]]
         ranked = sorted((row for row in first if row["agreement"] is not None), key=lambda row: -row["agreement"])
-        best = [f"{row['coefficient']} of {row['score']} {row['value']:.3f}" for row in ranked[:3]]
+        best = [f"{row['coefficient']} of {row['score']} {number_text(row['value'])}" for row in ranked[:3]]
         samples = max((row["n"] for row in first), default=0)
         return self._line(None, f"{len(first)} scores of {samples:,} samples", *best)
 

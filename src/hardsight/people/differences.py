@@ -17,7 +17,7 @@ from hardsight.dynamics.recorder import UNNAMED
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired, Table
-from hardsight.printing import interval
+from hardsight.printing import interval, signed
 from hardsight.registry import check_choice, whole_number
 from hardsight.stats import LEVEL, ROUNDING, holm, normal_difference, paired_difference
 
@@ -227,7 +227,7 @@ class OverNets(NamedTuple):
         """The result in a sentence."""
         units = self.architectures if self.architectures > 1 else self.nets
         if units < 2:
-            return f"{self.mean:+.3f} for one network, which says nothing about others."
+            return f"{signed(self.mean)} for one network, which says nothing about others."
         unit = f"{units} {'architectures' if self.architectures > 1 else 'seeds of one architecture'}"
         nets = f" ({self.nets} networks)" if self.nets > units else ""
         value = interval(self.mean, self.low, self.high, "+.3f")

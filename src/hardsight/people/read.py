@@ -130,6 +130,14 @@ def read_human(file: str | Path, *, classes: Sequence[str] | None = None) -> Hum
               (``id,vote`` or ``id,annotator,label``); or trials of Geirhos et al., whose ids become the image's name
               without trial and subject, and whose answers ``na`` chose nothing.
         classes: Names of the classes in the order of their numbers, for files that have none.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "answers.csv")
+        ...     _ = file.write_text("id,hsf\\na,1.0\\nb,0.4\\n")
+        ...     read_human(file).hsf.tolist()
+        [1.0, 0.4]
     """
     path, names = Path(file), None if classes is None else tuple(map(str, classes))
     check_regular(path, "human")

@@ -14,7 +14,7 @@ from scipy import stats
 from hardsight.correlation import fisher_interval, spearman, standard_error
 from hardsight.errors import InputError
 from hardsight.people.read import read_trials
-from hardsight.printing import interval, text_table
+from hardsight.printing import interval, percent, text_table
 from hardsight.questions.answers import mean_of
 from hardsight.questions.degradations import DEGRADATIONS
 from hardsight.stats import FEW, share_interval, wilson
@@ -141,11 +141,11 @@ def level_summary(rows: pa.Table, people: Sequence[dict[str, Any]] = ()) -> tupl
         lines += [
             f"  {_title(row['value'])} and level: Spearman "
             f"{interval(row['spearman'], row['low'], row['high'], '+.3f')}; it gets harder "
-            f"with the image for {row['moves']:.0%} of {row['pictures']:,}"
+            f"with the image for {percent(row['moves'], 0)} of {row['pictures']:,}"
             for row in of_levels
             if row["spearman"] is not None
         ]
-        if answers := [f"{row['level']:g}: {row['mean']:.0%}" for row in people if row["degradation"] == name]:
+        if answers := [f"{row['level']:g}: {percent(row['mean'], 0)}" for row in people if row["degradation"] == name]:
             lines.append(f"  people: {', '.join(answers)}")
         follows += of_levels
     return {"classes": classes, "means": means, "follows": follows, "people": people}, lines

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hardsight.printing import percent
 from hardsight.questions.answers import Answer
 from hardsight.questions.subject import QUESTIONS, CurveKind, Metric, Subject
 from hardsight.scores import check_labels, check_logits
@@ -139,7 +140,7 @@ def ask(subject: Subject) -> Answer:
     if released := (logit_margin(z, y, released=True) < margins).mean():
         answer.note(
             "released margin",
-            f"All other logits are negative in {released:.1%} of the samples: there the margin as the Encouraging "
+            f"All other logits are negative in {percent(released)} of the samples: there the margin as the Encouraging "
             "Loss's released code computes it is too small, and the one given here is not.",
         )
     return answer

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hardsight.errors import InputError
+from hardsight.printing import percent
 from hardsight.questions.attacks import ATTACKS
 from hardsight.stats import mcnemar, share_interval
 
@@ -81,11 +82,15 @@ def check_masking(
         }.get(a.steps, ("scale", f"cross-entropy vanishes under large logits, so believe {a.name}"))
         if check != "scale" or (a.loss in ("margin", "dlr") and b.loss == "ce"):
             for eps in left[a.name].keys() & left[b.name].keys():
-                shares = [f"{name} leaves {left[name][eps].mean():.1%} right" for name in (b.name, a.name)]
+                shares = [f"{name} leaves {percent(left[name][eps].mean())} right" for name in (b.name, a.name)]
                 sentence = f"{' and '.join(shares)} at ε = {eps:.3g}; {reason}"
                 weaker[check].append((left[b.name][eps], left[a.name][eps], sentence))
     above = [
-        (values, clean, f"{values.mean():.1%} are right after {name} at ε = {eps:.3g} and {clean.mean():.1%} before")
+        (
+            values,
+            clean,
+            f"{percent(values.mean())} are right after {name} at ε = {eps:.3g} and {percent(clean.mean())} before",
+        )
         for name, by_eps in (left if ends is None else ends).items()
         for eps, values in by_eps.items()
         if ATTACKS[name].steps
@@ -94,7 +99,7 @@ def check_masking(
     problems["above clean"] = _largest(above, _ABOVE_CLEAN)
     if reached is not None:
         kept = [
-            f"{name} leaves {values.mean():.1%} right at ε = {eps:.3g}, which allows any image"
+            f"{name} leaves {percent(values.mean())} right at ε = {eps:.3g}, which allows any image"
             for name, by_eps in reached.items()
             for eps, values in by_eps.items()
             if share_interval(values.sum(), len(values))[0] > _LEFT_OVER
@@ -104,12 +109,14 @@ def check_masking(
         # Where the margin is flat, too, the network is to blame and not the loss.
         zero = np.asarray(values) & ~np.asarray((flat or {}).get("margin", False) if loss == "ce" else False)
         share = float(zero[clean].mean()) if clean.any() else 0.0
-        sentence = f"the gradient is exactly 0 for {share:.1%} of the samples that are right: {_FLAT_REASONS[loss]}"
+        sentence = (
+            f"the gradient is exactly 0 for {percent(share)} of the samples that are right: {_FLAT_REASONS[loss]}"
+        )
         problems[f"flat {loss}"] = sentence if share > _FLAT else ""
     if unsteady is not None:
         sentence = (
-            f"a second forward pass gives another result for {np.mean(unsteady):.1%} of the images; attacks that do "
-            "not average over random draws overstate robustness"
+            f"a second forward pass gives another result for {percent(float(np.mean(unsteady)))} of the images; "
+            "attacks that do not average over random draws overstate robustness"
         )
         problems["randomness"] = sentence if np.any(unsteady) else ""
     return [

@@ -19,6 +19,7 @@ from hardsight.angles import unit
 from hardsight.data import Samples, in_form_of, open_data
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
+from hardsight.printing import percent
 from hardsight.questions.answers import Answer
 from hardsight.questions.subject import QUESTIONS, CurveKind, Metric, Subject
 from hardsight.registry import Registry
@@ -403,8 +404,8 @@ def ask(subject: Subject, *, ood: OODData, detectors: Sequence[str] | None = Non
             text = f"{name} is the same for every sample of {on} and in-distribution: it tells nothing."
             answer.note(f"constant: {name}, {on}", text)
         elif result.tied > _TIED:
-            text = f"{name} ties in {result.tied:.0%} of the pairs of an in-distribution sample and one of {on}; "
-            answer.note(f"ties: {name}, {on}", f"{text}each counts half.")
+            pairs = f"of the pairs of an in-distribution sample and one of {on}; each counts half."
+            answer.note(f"ties: {name}, {on}", f"{name} ties in {percent(result.tied, 0)} {pairs}")
     return answer
 
 

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from hardsight.devices import evaluating
 from hardsight.errors import InputError
 from hardsight.heads import capture, find_head, logits_of
+from hardsight.printing import percent
 from hardsight.questions.answers import Answer, mean_of
 from hardsight.questions.attacks import ATTACKS, attack, check_eps, loss_gradient
 from hardsight.questions.masking import check_masking
@@ -199,7 +200,7 @@ def _add_notes(answer: Answer, results: dict[str, _ByEps], labels: np.ndarray, n
             text = (
                 f"{name} at ε = {eps:.3g}: {changes} (means at the label). AVH follows human hardness on natural "
                 f"images only (AVH paper, App. G). Of {len(path)} samples followed over {len(fooled) - 1} steps, "
-                f"{fooled[-1]:.0%} are fooled, half of them by step {int((fooled >= fooled[-1] / 2).argmax())}."
+                f"{percent(fooled[-1], 0)} are fooled, half of them by step {int((fooled >= fooled[-1] / 2).argmax())}."
             )
             answer.note(f"scores under attack: {name}", text)
 

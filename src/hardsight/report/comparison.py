@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import compare, floats
+from hardsight.printing import signed
 from hardsight.report.formatting import between, counted, cut_name, flags, percent, score_title, share
 from hardsight.report.rows import Rows
 from hardsight.report.samples import largest, top
@@ -65,7 +66,7 @@ def _tiles(meta: dict[str, Any]) -> list[tuple[str, str, str]]:
         tiles.append(("right before, wrong now", f"{test['broken']:,}", "broken"))
     if "by" in meta:
         change = meta["mean_change"]
-        value = "none" if change["value"] is None else f"{change['value']:+.3g}"
+        value = "none" if change["value"] is None else signed(change["value"], ".3g")
         note = f"{between(change['low'], change['high'], '+.3g')}, paired, n = {change['n']:,}"
         tiles.append((f"mean change of {score_title(meta['by'])}", value, note))
     return tiles

@@ -17,7 +17,7 @@ from hardsight.evaluation.naming import curve_kind, score_title, variant_title
 from hardsight.evaluation.results import Evaluation, read_evaluation
 from hardsight.evaluation.statistics import ALPHA
 from hardsight.extras import printable
-from hardsight.printing import text_table
+from hardsight.printing import percent, text_table
 from hardsight.questions import QUESTIONS, Answer, Note, Question
 from hardsight.questions.subject import CurveKind
 from hardsight.report.comparisonpage_numbers import (
@@ -204,7 +204,7 @@ def _maps(evaluation: Evaluation) -> dict[str, Any] | None:
     strips = []
     for image in index["pictures"]:
         uri = "data:image/png;base64," + b64encode((folder / image["file"]).read_bytes()).decode()
-        predictions = [(image["classes"][run], f"{image['confidence'][run]:.0%}") for run in index["runs"]]
+        predictions = [(image["classes"][run], percent(image["confidence"][run], 0)) for run in index["runs"]]
         strips.append({"id": image["id"], "label": image["label"], "uri": uri, "predictions": predictions})
     return {"runs": [groups.get(run, run) for run in index["runs"]], "strips": strips}
 

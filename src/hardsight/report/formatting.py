@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hardsight.printing import number_text
 from hardsight.printing import percent as percent
 from hardsight.printing import score_title as score_title
 
@@ -68,22 +69,22 @@ def between(low: float | None, high: float | None, form: str = ".3g") -> str:
     """An interval in words, or that there is none."""
     if low is None or high is None or not (np.isfinite(low) and np.isfinite(high)):
         return "too few samples for an interval"
-    return f"95% interval {low:{form}} to {high:{form}}"
+    return f"95% interval {number_text(low, form)} to {number_text(high, form)}"
 
 
 def written(value: float | None, kind: str) -> str:
     """A number of a table as text: an ``int``, a ``percent``, a ``decimal``, or a ``number``, perhaps ``signed``."""
     if value is None:
         return "–"
-    size, sign = abs(value), "+" if kind == "signed" and value > 0 else ""
+    size, plus = abs(value), "+" if kind == "signed" else ""
     if kind == "percent":
         return percent(value)
     if kind == "int" or 1000 <= size < 1e7:
-        text = f"{value:,.0f}"
+        style = ",.0f"
     elif kind == "decimal":
-        text = f"{value:.3f}"
+        style = ".3f"
     elif 0 < size < 0.0005 or size >= 1e7:
-        text = re.sub(r"e\+?(-?)0*(\d)", r"e\1\2", f"{value:.1e}")
+        return re.sub(r"e\+?(−?)0*(\d)", r"e\1\2", number_text(value, f"{plus}.1e"))
     else:
-        text = f"{value:.{1 if size >= 100 else 2 if size >= 10 else 3}f}" if size else "0"
-    return sign + text.replace("-", "−")
+        style = f".{1 if size >= 100 else 2 if size >= 10 else 3}f" if size else ".0f"
+    return number_text(value, plus + style)

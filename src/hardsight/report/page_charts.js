@@ -52,7 +52,7 @@ function axes({ width, height, left = 54, right = 14 }, x, y) {
   const nodes = [
     ...(y ? ticks(y.low * factor, y.high * factor, (area.bottom - area.top) / 36) : []).flatMap(([value, text]) => [
       svgLine("grid", area.left, py(value / factor), area.right, py(value / factor)),
-      svgText(area.left - 6, py(value / factor) + 4, y.percent ? `${text} %` : text, "end"),
+      svgText(area.left - 6, py(value / factor) + 4, y.percent ? `${text}%` : text, "end"),
     ]),
     svgLine("axis", area.left, area.bottom, area.right, area.bottom),
     ...marks.filter(([value]) => !x.whole || Number.isInteger(value)).flatMap(([value, text]) => [

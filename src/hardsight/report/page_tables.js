@@ -1,7 +1,7 @@
 // Tables: the template writes every row; the script sorts and filters them and shows a hundred at a time.
 
 const ROWS = 100; // shown at a time
-const decimal = (value) => (isNumber(value) ? value.toFixed(3).replace("-", "−") : "–");
+const decimal = (value) => (isNumber(value) ? (Math.abs(value) < 0.0005 ? 0 : value).toFixed(3).replace("-", "−") : "–");
 const WRITERS = { int: whole, percent, number, signed, decimal };
 
 // box: the table as the template or `makeTable` wrote it; table: {key, columns, rows, sort, ascending, search, chart}, a

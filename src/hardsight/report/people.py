@@ -11,6 +11,7 @@ from hardsight.comparison import floats, mid_ranks
 from hardsight.people import Alignment, Outcome, read_alignment
 from hardsight.people.alignment import RANKED_BY, last_epoch
 from hardsight.people.candidates import TREATMENTS
+from hardsight.printing import number_text
 from hardsight.report.formatting import between, counted, cut_name, number, percent, plain, score_title
 from hardsight.report.rows import Rows
 from hardsight.report.samples import largest, top
@@ -158,7 +159,7 @@ def _histogram(rows: Rows, hsf: np.ndarray, alignment: Alignment, name: str) -> 
     parts = [values[both & (column == k)] for k in range(BINS_X)]
     medians = [float(np.median(part)) if len(part) >= _FEWEST else np.nan for part in parts]
     compared = [
-        f"{row['coefficient'].capitalize()} {row['value']:.3f} ({between(row['low'], row['high'], '.3f')})"
+        f"{row['coefficient'].capitalize()} {number_text(row['value'])} ({between(row['low'], row['high'], '.3f')})"
         for row in alignment.rows.to_pylist()
         if row["score"].removesuffix("_pred") == name and row["bin"] == "all" and row["value"] is not None
     ]

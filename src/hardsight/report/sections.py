@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
+from hardsight.printing import signed
 from hardsight.report.formatting import counted, plain, score_title
 from hardsight.report.rows import Rows
 from hardsight.scores import SCORES
@@ -183,7 +184,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> tuple[float | None, int]:
 def correlation_note(rows: Rows, values: np.ndarray, title: str, others: tuple[str | None, ...]) -> str:
     """Spearman's correlation of some values with the hardness by other scores, in words."""
     pairs = {name: rank_correlation(values, rows.hardness_by(name)) for name in others if name is not None}
-    texts = [f"with hardness by {score_title(k)} is {rho:+.3f}" for k, (rho, _) in pairs.items() if rho is not None]
+    texts = [f"with hardness by {score_title(k)} is {signed(rho)}" for k, (rho, _) in pairs.items() if rho is not None]
     if not texts:
         return f"The rank correlation of {title} with hardness does not exist (too few different values)."
     n = min(n for _, n in pairs.values())

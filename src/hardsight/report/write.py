@@ -61,6 +61,13 @@ def write_report(
             frame, Arrow table or mapping. Text and small integers in the table's own columns are groups, too.
         pictures: Maximum number of thumbnails.
         tell: Called with each warning that the page shows; `print`, for instance.
+
+    Examples:
+        >>> import tempfile
+        >>> table = SampleTable.from_columns({"id": ["a", "b"], "label": [0, 1], "pred": [0, 0], "avh": [0.2, 0.7]})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_report(table, f"{folder}/report.html").name
+        'report.html'
     """
     pictures = whole_number("pictures", pictures, 0)
     folder = None if isinstance(run, SampleTable) else Path(run)

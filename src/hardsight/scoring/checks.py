@@ -17,6 +17,7 @@ from hardsight.data import Samples, class_index
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.heads import Head, output_matrices
+from hardsight.printing import percent
 from hardsight.table import SampleTable
 
 
@@ -107,8 +108,8 @@ def output_note(output: Any, features: Tensor, head: Head) -> str | None:
     if distance < 0.05:
         return None
     return (
-        f"the model changes the output of its head {head.path!r} (by {distance:.0%} of its spread): scores describe "
-        "the head's logits, not the model's output."
+        f"the model changes the output of its head {head.path!r} (by {percent(distance, 0)} of its spread): scores "
+        "describe the head's logits, not the model's output."
     )
 
 
@@ -140,6 +141,6 @@ def class_order_note(table: SampleTable, outputs: int) -> str | None:
         return None
     moved = [f"{a}→{b}" for a, b in zip(labels, preds, strict=True) if a != b and confusion[a, b]][:6]
     return (
-        f"class order: accuracy is {accuracy:.1%}, but {best:.1%} if labels were renumbered ({', '.join(moved)} …): "
-        "the data and the model probably number their classes differently."
+        f"class order: accuracy is {percent(accuracy)}, but {percent(best)} if labels were renumbered "
+        f"({', '.join(moved)} …): the data and the model probably number their classes differently."
     )

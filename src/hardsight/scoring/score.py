@@ -156,6 +156,13 @@ def score(
         ids: One id per sample; by default ``split/path`` or ``split:index``.
         split: First part of the ids, for data sets that do not say.
         columns: Which columns of the data hold image, label and id.
+
+    Examples:
+        >>> import torch
+        >>> network = nn.Linear(3, 3, bias=False)
+        >>> _ = nn.init.eye_(network.weight)
+        >>> score(network, (torch.eye(3), torch.tensor([0, 1, 1]))).hardest(1)["id"].tolist()
+        ['data:2']
     """
     names = [field.name for field in fields(ScoreOptions)]
     if unknown := [name for name in options if name not in names]:
@@ -216,4 +223,5 @@ _signature, _options = inspect.signature(score), inspect.signature(ScoreOptions)
 _explicit = [parameter for parameter in _signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
 _all = [*_explicit, *(option.replace(kind=option.KEYWORD_ONLY) for option in _options)]
 score.__signature__ = _signature.replace(parameters=_all)  # pyrefly: ignore[missing-attribute]
-score.__doc__ = str(score.__doc__).rstrip(" ") + str(ScoreOptions.__doc__).partition("Args:\n")[2]
+_about, _mark, _examples = str(score.__doc__).partition("\n    Examples:\n")
+score.__doc__ = _about + str(ScoreOptions.__doc__).partition("Args:\n")[2].rstrip(" ") + _mark + _examples

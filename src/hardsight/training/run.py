@@ -112,6 +112,9 @@ def train(
 
     Raises:
         FloatingPointError: The loss became NaN or infinite; the checkpoint of the previous epoch, if any, is safe.
+
+    Examples:
+        >>> train("small-cnn", "digits.npz", "digits.npz:test", out="run", loss="el")  # doctest: +SKIP
     """
     recipe = _recipe(model, recipe, loss)
     execute_file(model, recipe.seed)

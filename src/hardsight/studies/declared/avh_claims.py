@@ -21,7 +21,7 @@ from hardsight.phases import agreement, frequencies, loss_drivers, plateaus
 from hardsight.phases.drivers import ANGLES, NORMS, parts_by_epoch
 from hardsight.phases.noise import mean_curves
 from hardsight.phases.plateaus import FEWEST_EPOCHS, whole_change
-from hardsight.printing import interval
+from hardsight.printing import interval, number_text, percent, signed
 from hardsight.stats import FEW, moments
 from hardsight.studies.claims import JUDGES, NO, PARTLY, YES, Finding, Judge, claims, unmeasured
 from hardsight.studies.declared.avh_measures import (
@@ -152,7 +152,7 @@ def norm_grows(net: Net) -> Finding:
     fifths = [part.mean() for part in np.array_split(curves.mean[0], 5)]
     measured = (
         f"mean norm {curves.mean[0, 0]:.3g} at first, {interval(*change, '+.3g')} by the last fifth of the "
-        f"{net.run.unit}s; it rose in {(np.diff(curves.mean[0]) > 0).mean():.0%} of them"
+        f"{net.run.unit}s; it rose in {percent((np.diff(curves.mean[0]) > 0).mean(), 0)} of them"
     )
     grows = change[1] > 0
     ascends = all(a < b for a, b in itertools.pairwise(fifths))
@@ -196,8 +196,8 @@ def avh_stops_first(net: Net) -> Finding:
 def _later(row: dict[str, Any], unit: str) -> str:
     if row["later"] is None or np.isinf(row["later"]):
         return f"has no plateau ({row['why']})"
-    low, high = ("open" if np.isinf(end) else f"{end:+.0f}" for end in (row["later_low"], row["later_high"]))
-    return f"stops {row['later']:+.0f} {unit}s from there ({low} to {high})"
+    low, high = ("open" if np.isinf(end) else signed(end, ".0f") for end in (row["later_low"], row["later_high"]))
+    return f"stops {signed(row['later'], '.0f')} {unit}s from there ({low} to {high})"
 
 
 @_judge()
@@ -222,8 +222,9 @@ def people_agree_throughout(net: Net) -> Finding:
     last, weakest = rows[-1], max(rows, key=lambda row: row["spearman"])
     numbers = _numbers(last, "spearman")
     measured = (
-        f"Spearman {interval(*numbers, '.3g')} at the end, weakest {weakest['spearman']:.2f} at {net.run.unit} "
-        f"{weakest['epoch']}; below 0 in {share:.0%} of the {len(rows)} {net.run.unit}s; ties {last['ties']:.0%}"
+        f"Spearman {interval(*numbers, '.3g')} at the end, weakest {number_text(weakest['spearman'], '.2f')} at "
+        f"{net.run.unit} {weakest['epoch']}; below 0 in {percent(share, 0)} of the {len(rows)} {net.run.unit}s; "
+        f"ties {percent(last['ties'], 0)}"
     )
     return _finding(share == 1, share >= 0.5, measured, last["n"], *numbers)
 
@@ -236,8 +237,8 @@ def norm_agrees_inconsistently(net: Net) -> Finding:
     below = float(np.mean([row["spearman_high"] < 0 for row in rows]))
     numbers, steady = _numbers(rows[-1], "spearman"), max(above, below)
     measured = (
-        f"Spearman of the norm {interval(*numbers, '.3g')} at the end; above 0 in {above:.0%}, below 0 in "
-        f"{below:.0%} of the {len(rows)} {net.run.unit}s"
+        f"Spearman of the norm {interval(*numbers, '.3g')} at the end; above 0 in {percent(above, 0)}, below 0 in "
+        f"{percent(below, 0)} of the {len(rows)} {net.run.unit}s"
     )
     varies = steady < 0.95 and (min(above, below) > 0 or steady < 0.5)
     return _finding(varies, steady < 0.95, measured, rows[-1]["n"], *numbers)
@@ -264,8 +265,8 @@ def avh_follows_accuracy(net: Net) -> Finding:
     if row["spearman"] is None or row["changes"] is None:
         return unmeasured("more epochs that differ are needed")
     measured = (
-        f"Spearman of mean AVH and accuracy over the {row['n']} {net.run.unit}s {row['spearman']:.2f}; of their "
-        f"changes {row['changes']:.2f}"
+        f"Spearman of mean AVH and accuracy over the {row['n']} {net.run.unit}s {number_text(row['spearman'], '.2f')}; "
+        f"of their changes {number_text(row['changes'], '.2f')}"
     )
     strong = [row["spearman"] < -0.5, row["changes"] < -0.5]
     return _finding(all(strong), any(strong), measured, row["n"], row["spearman"])
@@ -278,11 +279,11 @@ def two_phases(net: Net) -> Finding:
     epochs, drivers = (np.array([row[name] for row in rows]) for name in ("epoch", "driver"))
     switch = phase_switch(epochs, drivers)
     counts = ", ".join(f"{kind} {int((drivers == kind).sum())}" for kind in (ANGLES, NORMS))
-    sums = ", ".join(f"{part} {sum(row[f'by_{part}'] for row in rows):+.2f}" for part in (ANGLES, NORMS))
+    sums = ", ".join(f"{part} {signed(sum(row[f'by_{part}'] for row in rows), '.2f')}" for part in (ANGLES, NORMS))
     where = "never" if switch.epoch is None else f"at {net.run.unit} {switch.epoch}"
     measured = (
         f"what lowered the loss more, by {net.run.unit}: {counts} of {len(rows)}; angles hand over to norms {where}, "
-        f"{switch.agreement:.0%} of the {net.run.unit}s agree with two phases; whole change of the loss: {sums}"
+        f"{percent(switch.agreement, 0)} of the {net.run.unit}s agree with two phases; whole change of the loss: {sums}"
     )
     agreed = switch.agreement if switch.epoch is not None and switch.epoch > epochs[0] else 0
     return _finding(agreed >= 0.8, agreed >= 0.65, measured, rows[-1]["n"], switch.epoch)
@@ -349,8 +350,8 @@ def better_nets_have_lower_avh(runs: Mapping[str, Dynamics]) -> Finding:
     values = [row["spearman"] for row in shared if row["spearman"] is not None]
     below = float(np.mean([value < 0 for value in values])) if values else float("nan")
     measured = (
-        f"Spearman of mean AVH and accuracy over {last['n']} nets at the end {last['spearman']:.2f} "
-        f"(p = {last['p']:.2g}, exact, two-sided); below 0 in {below:.0%} of {len(values)} shared epochs"
+        f"Spearman of mean AVH and accuracy over {last['n']} nets at the end {number_text(last['spearman'], '.2f')} "
+        f"(p = {last['p']:.2g}, exact, two-sided); below 0 in {percent(below, 0)} of {len(values)} shared epochs"
     )
     lower = last["spearman"] < 0
     return _finding(lower and last["p"] < 0.05, lower, measured, last["n"], last["spearman"])

@@ -14,6 +14,7 @@ from hardsight.errors import InputError
 from hardsight.extras import need
 from hardsight.figures.style import COLORS, left_title, new_figure, plain
 from hardsight.presets import PRESETS
+from hardsight.printing import percent
 from hardsight.scores import compute_scores
 from hardsight.studies.declared.small_networks import fit, plain_cnn, split_pixels
 from hardsight.studies.declared.training import embed, pixels_and_labels, split_digits
@@ -119,7 +120,7 @@ def plot_embeddings(data: str, seed: int = 0) -> Figure:
     figure.colorbar(points, ax=by_avh, label="C · AVH (lighter is harder)")
     for axis in (by_class, by_avh):
         axis.set(xlim=(-1.15 * reach, 1.15 * reach), ylim=(-1.15 * reach, 1.15 * reach), aspect="equal")
-    left_title(by_class, f"features by class, n = {len(x):,}, accuracy {study.accuracy:.1%}", 9)
+    left_title(by_class, f"features by class, n = {len(x):,}, accuracy {percent(study.accuracy)}", 9)
     left_title(by_avh, "the same points by hardness", 9)
     return figure
 

@@ -10,6 +10,7 @@ from scipy.stats import spearmanr
 from torch import nn
 
 from hardsight.figures.style import COLORS, new_figure
+from hardsight.printing import number_text, percent
 from hardsight.scores import compute_scores
 from hardsight.studies.declared.small_networks import fit
 from hardsight.studies.declared.training import embed
@@ -107,8 +108,8 @@ def plot_two_gaussians(seed: int = 0) -> Figure:
         points = axis.scatter(x, y, z, c=values, s=5, cmap="viridis", linewidths=0, depthshade=False)
         rho = spearmanr(values, study.doubt).statistic  # pyrefly: ignore
         figure.colorbar(points, ax=axis, shrink=0.6, pad=0.02)
-        axis.set_title(f"{label}\nSpearman with the other class's probability {rho:.2f}", fontsize=9)
-    classes.set_title(f"two classes, n = {len(x):,}\naccuracy {study.accuracy:.1%}", fontsize=9)
+        axis.set_title(f"{label}\nSpearman with the other class's probability {number_text(rho, '.2f')}", fontsize=9)
+    classes.set_title(f"two classes, n = {len(x):,}\naccuracy {percent(study.accuracy)}", fontsize=9)
     center = study.points.mean(0)
     elevation = np.degrees(np.arcsin(center[2] / np.linalg.norm(center)))
     for axis in axes[0]:
