@@ -156,19 +156,21 @@ def train(
             plan["first_epoch"] = 1  # ramps used to count from 0, and such a run must not be resumed
         state = by_first_process(lambda: begin(out, plan, overwrite, locks))
         training = Training(network.module, recipe, chosen, used)
+        locks.callback(training.restore_norms)
         if state is not None:
             training.restore(state)
             if talk:
                 print(f"{out}: epoch {len(training.history)} of {recipe.epochs} is already done.")
         if len(training.history) < recipe.epochs:
-            for note in _notes(plan["weights"], blended, objective, training.one_norm) if talk else ():
+            apart = recipe.accumulate > 1 and getattr(used, "pairs", None) is not None
+            for note in _notes(plan["weights"], blended, objective, training.one_norm, apart) if talk else ():
                 print(note)
             _run_epochs(training, sources, sampler, out, recorded, log, talk)
         network = replace(network, module=training.result.eval(), weights=f"trained, {out / CHECKPOINT}", built=None)
         return Trained(network, training.history, out, first)
 
 
-def _notes(weights: str | None, blended: bool, objective: Any, one_norm: bool) -> list[str]:
+def _notes(weights: str | None, blended: bool, objective: Any, one_norm: bool, apart: bool) -> list[str]:
     """What the user should know before training starts."""
     notes = {
         f"weights: {weights}.": weights is not None,
@@ -177,6 +179,7 @@ def _notes(weights: str | None, blended: bool, objective: Any, one_norm: bool) -
         "little; el:normal ends it at a likelihood of 0.99999, as the paper does.": getattr(objective, "endless", 0),
         "loss: it uses only directions, so the head has no bias, and after every epoch its class weights are scaled "
         "to one norm: its predictions are those of the loss.": one_norm,
+        "accumulate: the loss compares pairs of samples within each micro-batch only.": apart,
     }
     return [note for note, applies in notes.items() if applies]
 
