@@ -19,10 +19,10 @@ from hardsight.data import ArraySamples, as_pixels, load_digits, mean_and_std
 from hardsight.dynamics import Dynamics
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
-from hardsight.training import train
+from hardsight.training import loop, train
 from hardsight.training.augment import mixup, resized_crop, shift
 from hardsight.training.checkpoint import Saver, load
-from hardsight.training.loop import compile_parts, micro_batches, seed_of, split_batches, synchronize_norms
+from hardsight.training.loop import Training, compile_parts, micro_batches, seed_of, split_batches, synchronize_norms
 
 QUICK = Recipe(epochs=3, batch_size=64, lr=0.05, schedule="constant", weight_decay=0.0)
 CPU = torch.device("cpu")
@@ -223,6 +223,21 @@ def test_synchronized_norms_share_their_tensors_with_the_layers_they_replace():
     other.load_state_dict(plain.state_dict())
     net(seed=2).load_state_dict(other.state_dict())
     assert torch.equal(other.eval()(x), plain.eval()(x))
+
+
+def test_only_several_processes_synchronize_norms_and_the_user_gets_the_layers_back(monkeypatch):
+    recipe = Recipe(sync_batchnorm=True, ema=0.5)
+    assert type(Training(net(), recipe, CPU, F.cross_entropy).network[1]) is nn.BatchNorm2d
+    monkeypatch.setattr(loop, "rank_and_world", lambda: (0, 2))
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda network: network)
+    model = net()
+    before = model[1]
+    training = Training(model, recipe, CPU, F.cross_entropy)
+    assert [type(part[1]) for part in (training.wrapped, training.result)] == [nn.SyncBatchNorm, nn.BatchNorm2d]
+    names = list(training.state()["online"])
+    model.eval()
+    training.restore_norms()
+    assert (model[1], model[1].training, list(model.state_dict())) == (before, False, names)
 
 
 def test_a_norm_that_does_more_is_not_replaced():
@@ -484,9 +499,12 @@ def test_a_killed_run_resumes_and_ends_the_same_to_the_last_bit(tmp_path, steps)
 
 
 def written_by_the_first_edition(run):
-    """Its files called the optimizer and the hardness otherwise, and its samplers had a share per process."""
+    """Its files called the optimizer and the hardness otherwise, its samplers had a share per process, and its recipes
+    had fewer settings."""
     path = run / "training.json"
     plan = json.loads(path.read_text().replace('"optimizer"', '"optimiser"').replace('"_hardness"', '"_ask"'))
+    for newer in ("accumulate", "sync_batchnorm"):
+        del plan["recipe"][newer]
     if plan["sampler"] is not None:
         plan["sampler"] |= {"num_replicas": "1", "rank": "0"}
     path.write_text(json.dumps(plan))

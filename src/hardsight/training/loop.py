@@ -53,7 +53,7 @@ class Training:
         self.plain_norms = synchronize_norms(network) if recipe.sync_batchnorm and self.world > 1 else {}
         if recipe.compile:
             compile_parts(network)
-        self.wrapped = network if self.world == 1 else nn.parallel.DistributedDataParallel(network)
+        self.wrapped: Any = network if self.world == 1 else nn.parallel.DistributedDataParallel(network)
         self.optimizer = make_optimizer(network, recipe, device.type == "cuda", self.loss_parameters)
         self.graph: GraphedStep | None = None
 
@@ -95,7 +95,7 @@ class Training:
                         loss, logits, head = self.graph(x, targets)
                     else:  # parts of a batch may differ by a sample; its gradient must not depend on that
                         share = len(y) * world / len(batches[step])
-                        loss, logits = self.add_gradient(x, targets, head, share, synchronize=last)
+                        loss, logits = self.add_gradient(x, targets, head, share, last)
                     if recorder is not None and head is not None:
                         recorder.update(rows, head, y)
                     results.append((loss, logits, y, dict(getattr(self.loss, "last_parts", {}))))
@@ -107,8 +107,8 @@ class Training:
                 self.optimizer.step()
                 if self.update_average is not None:
                     self.update_average(1.0 if not self.history and step == 0 else 1 - recipe.ema)
-                for *result, terms in results:
-                    meter.add(step, *result, terms | {"gradient": norm})
+                for loss, logits, y, terms in results:
+                    meter.add(step, loss, logits, y, terms | {"gradient": norm})
         broadcast(self.loss_module.buffers())  # each process has averaged over its own samples
         if self.one_norm:
             for network in {self.network, self.result}:
@@ -116,11 +116,9 @@ class Training:
         means = meter.means() | {"steps": len(batches)}
         return means | {"accuracy": None} if recipe.mixup else means
 
-    def add_gradient(
-        self, x: Any, targets: Tensor, head: Any, share: float, synchronize: bool
-    ) -> tuple[Tensor, Tensor]:
+    def add_gradient(self, x: Any, targets: Tensor, head: Any, share: float, last: bool) -> tuple[Tensor, Tensor]:
         """Add the gradient of a micro-batch, its `share` of that of the batch; returns its loss and logits."""
-        with nullcontext() if synchronize or self.world == 1 else self.wrapped.no_sync():
+        with nullcontext() if last or self.world == 1 else self.wrapped.no_sync():
             logits = self.logits(self.wrapped, x)
             loss = batch_loss(self.loss, logits, targets, head)
             if self.needs_head and self.world > 1:
@@ -275,10 +273,8 @@ def split_batches(order: Tensor, size: int, drop_last: bool, world: int) -> list
 
 
 def micro_batches(batch: Tensor, recipe: Recipe, rank: int, world: int) -> Sequence[Tensor]:
-    """The share of a process in a batch, in parts no larger than those of a full batch, with two samples or more.
-
-    There are as many in every process, because layers may exchange their statistics in each.
-    """
+    """The share of a process in a batch, in parts no larger than those of a full batch, with two samples or more."""
+    # As many in every process, because layers may exchange their statistics in each.
     count = math.ceil(len(batch) * recipe.accumulate / recipe.batch_size)
     return batch[rank::world].tensor_split(max(1, min(count, len(batch) // (2 * world))))
 
@@ -319,7 +315,7 @@ def compile_parts(network: nn.Module, head: nn.Module | None = None) -> None:
             child.compile(dynamic=False)
 
 
-def synchronize_norms(network: nn.Module) -> dict[str, nn.Module]:
+def synchronize_norms(network: nn.Module) -> dict[str, Any]:
     """Replace each batch norm by torch's SyncBatchNorm, which shares its tensors; returns the layers by path."""
     layers = {p: layer for p, layer in network.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
     for path, layer in layers.items():

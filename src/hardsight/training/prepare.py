@@ -57,8 +57,7 @@ def prepare(
     classifier, network = _build(model, samples, class_count(samples, int(train_labels.max()) + 1))
     if weights is not None:
         classifier = replace(classifier, weights=start_from(classifier.module, weights))
-    world = rank_and_world()[1]
-    smallest = 2 * world * recipe.accumulate
+    smallest = 2 * (world := rank_and_world()[1]) * recipe.accumulate
     if not smallest <= recipe.batch_size <= len(samples):
         raise InputError(
             f"recipe: batch_size must be at least 2 per process and micro-batch ({smallest:,}) and at most the number "
