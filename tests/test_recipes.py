@@ -104,7 +104,7 @@ BAD = [
     {"smallest_part": 0.0}, {"optimizer": "adm"}, {"steps": (), "schedule": "step"}, {"steps": (3,)},
     {"steps": (-3,), "schedule": "step"}, {"warmup": 40}, {"warmup": 30}, {"rampdown": 20, "warmup": 11},
     {"nesterov": True, "optimizer": "adam"}, {"nesterov": True, "momentum": 0}, {"graph": True}, {"seed": -1},
-    {"seed": 2**63},
+    {"seed": 2**63}, {"accumulate": 0}, {"accumulate": 2, "graph": True, "drop_last": True},
 ]  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def test_recipes_by_name():
 
 def test_the_recipe_of_an_older_run_is_readable(tmp_path):
     saved = {**dataclasses.asdict(Recipe(lr=0.3)), "lr": 0.3, "dropped": 1}
-    del saved["loss"], saved["frozen_norm"]
+    del saved["loss"], saved["frozen_norm"], saved["accumulate"], saved["sync_batchnorm"]
     saved["optimiser"] = saved.pop("optimizer").replace("sgd", "adamw")
     plan = {"model": {"name": "net", "preprocessing": "none"}, "recipe": saved}
     (tmp_path / "training.json").write_text(json.dumps(plan))

@@ -19,10 +19,10 @@ from hardsight.data import ArraySamples, as_pixels, load_digits, mean_and_std
 from hardsight.dynamics import Dynamics
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
-from hardsight.training import train
+from hardsight.training import loop, train
 from hardsight.training.augment import mixup, resized_crop, shift
 from hardsight.training.checkpoint import Saver, load
-from hardsight.training.loop import compile_parts, seed_of, split_batches
+from hardsight.training.loop import Training, compile_parts, micro_batches, seed_of, split_batches, synchronize_norms
 
 QUICK = Recipe(epochs=3, batch_size=64, lr=0.05, schedule="constant", weight_decay=0.0)
 CPU = torch.device("cpu")
@@ -139,6 +139,116 @@ def test_training_is_a_plain_loop_and_records_the_norm_of_its_gradient(tmp_path,
         assert result.history[epoch - 1]["gradient"] == pytest.approx(np.mean(norms), rel=1e-4)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(result.model.module.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_micro_batches_hold_the_batch_and_are_as_many_in_every_process():
+    for size, accumulate, world, last in ((50, 4, 1, 20), (64, 3, 2, 5), (48, 12, 2, 9), (8, 2, 2, 4), (100, 1, 3, 7)):
+        recipe = Recipe(batch_size=size, accumulate=accumulate)
+        for length in (size, last):
+            batch = torch.randperm(length)
+            parts = [micro_batches(batch, recipe, rank, world) for rank in range(world)]
+            assert torch.equal(torch.cat([torch.cat(p) for p in parts]).sort()[0], torch.arange(length))
+            assert len({len(p) for p in parts}) == 1
+            assert len(parts[0]) == accumulate or length < size
+            sizes = [len(rows) for p in parts for rows in p]
+            assert min(sizes) >= 2
+            assert max(sizes) <= max(3, math.ceil(math.ceil(size / world) / accumulate))
+
+
+@pytest.mark.parametrize(("loss", "optimizer"), [("ce", "sgd"), ("el", "adamw")])
+def test_accumulated_gradients_are_those_of_the_whole_batch(tmp_path, loss, optimizer):
+    def run(name, accumulate):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1), nn.Tanh(), nn.Flatten(), nn.Linear(128, 10))
+        recipe = Recipe(
+            epochs=2, batch_size=50, lr=0.02, optimizer=optimizer, ema=0.5, loss=loss, accumulate=accumulate
+        )
+        return trained(tmp_path / name, recipe, model=model, data=(digits("train", 0, 470), data()[1])), model
+
+    (whole, one), (parts, four) = (
+        run("whole", 1),
+        run("parts", 4),
+    )  # 13, 13, 12 and 12 of 50, and 10 and 10 of the last 20
+    for a, b in ((one, four), (whole.model.module, parts.model.module)):
+        for name, value in a.state_dict().items():
+            torch.testing.assert_close(b.state_dict()[name], value, rtol=1e-4, atol=2e-6)
+    assert [row["steps"] for row in parts.history] == [10, 10]
+    for row, expected in zip(timeless(parts.history), timeless(whole.history), strict=True):
+        assert row == pytest.approx(expected, rel=1e-5)  # also the norm of the gradient
+    for split, count in (
+        ("train", 470),
+        ("test", 200),
+    ):  # rows of the weights before the step, one per sample and epoch
+        a, b = Dynamics(tmp_path / "whole" / split), Dynamics(tmp_path / "parts" / split)
+        assert (b.ids.tolist(), len(b)) == (a.ids.tolist(), count)
+        assert b.meta.recorded.repeated == 0
+        np.testing.assert_allclose(b.matrix("avh"), a.matrix("avh"), rtol=1e-4)
+        np.testing.assert_allclose(b.matrix("margin"), a.matrix("margin"), rtol=1e-3, atol=1e-4)
+
+
+def test_micro_batches_of_bf16_and_of_pairs_are_trained_and_recorded(tmp_path, capsys):
+    recipe = Recipe(epochs=2, batch_size=50, lr=0.05, schedule="constant", precision="bf16", loss="ce+amc")
+    result = trained(tmp_path / "run", replace(recipe, accumulate=3), progress=True)
+    assert "micro-batch" in capsys.readouterr().out
+    assert result.history[-1]["test_accuracy"] > 0.7
+    assert result.history[0]["pairs"] > 0
+    hits = Dynamics(tmp_path / "run" / "train").matrix("correct")
+    assert hits.mean(0) == pytest.approx([row["accuracy"] for row in result.history])
+
+
+def test_a_broken_micro_batch_names_its_step(tmp_path):
+    calls = iter(range(1000))
+
+    def loss(logits, targets):
+        return F.cross_entropy(logits, targets) * (math.nan if next(calls) == 7 else 1.0)
+
+    with pytest.raises(FloatingPointError, match=r"epoch 1, step 3;"):  # the second of its three
+        trained(tmp_path / "run", replace(QUICK, accumulate=3), loss=loss)
+
+
+def test_synchronized_norms_share_their_tensors_with_the_layers_they_replace():
+    plain, synced = net(dropout=0.0), net(dropout=0.0)
+    layers = synchronize_norms(synced)
+    assert [type(layer) for layer in (synced[1], layers["1"])] == [nn.SyncBatchNorm, nn.BatchNorm2d]
+    assert list(synced.state_dict()) == list(plain.state_dict())
+    x, y = torch.rand(20, 1, 8, 8), torch.arange(20) % 10
+    for model in (plain, synced):  # in one process both are the same
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    synced[1] = layers["1"]
+    torch.testing.assert_close(synced.state_dict(), plain.state_dict(), rtol=0, atol=0)
+    other = net(seed=1)
+    synchronize_norms(other)
+    other.load_state_dict(plain.state_dict())
+    net(seed=2).load_state_dict(other.state_dict())
+    assert torch.equal(other.eval()(x), plain.eval()(x))
+
+
+def test_only_several_processes_synchronize_norms_and_the_user_gets_the_layers_back(monkeypatch):
+    recipe = Recipe(sync_batchnorm=True, ema=0.5)
+    assert type(Training(net(), recipe, CPU, F.cross_entropy).network[1]) is nn.BatchNorm2d
+    monkeypatch.setattr(loop, "rank_and_world", lambda: (0, 2))
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda network: network)
+    model = net()
+    before = model[1]
+    training = Training(model, recipe, CPU, F.cross_entropy)
+    assert [type(part[1]) for part in (training.wrapped, training.result)] == [nn.SyncBatchNorm, nn.BatchNorm2d]
+    names = list(training.state()["online"])
+    model.eval()
+    training.restore_norms()
+    assert (model[1], model[1].training, list(model.state_dict())) == (before, False, names)
+
+
+def test_a_norm_that_does_more_is_not_replaced():
+    class WithActivation(nn.BatchNorm2d):  # as timm's BatchNormAct2d, whose activation torch would drop
+        def forward(self, x):
+            return super().forward(x).relu()
+
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), WithActivation(8), nn.Flatten(), nn.Linear(288, 10))
+    with pytest.raises(ValueError, match=r"sync_batchnorm .*'1'.*WithActivation"):
+        synchronize_norms(model)
+    assert type(model[1]) is WithActivation
 
 
 def test_the_oracle_is_the_best_epoch_by_the_test_labels_not_the_last(tmp_path):
@@ -389,9 +499,12 @@ def test_a_killed_run_resumes_and_ends_the_same_to_the_last_bit(tmp_path, steps)
 
 
 def written_by_the_first_edition(run):
-    """Its files called the optimizer and the hardness otherwise, and its samplers had a share per process."""
+    """Its files called the optimizer and the hardness otherwise, its samplers had a share per process, and its recipes
+    had fewer settings."""
     path = run / "training.json"
     plan = json.loads(path.read_text().replace('"optimizer"', '"optimiser"').replace('"_hardness"', '"_ask"'))
+    for newer in ("accumulate", "sync_batchnorm"):
+        del plan["recipe"][newer]
     if plan["sampler"] is not None:
         plan["sampler"] |= {"num_replicas": "1", "rank": "0"}
     path.write_text(json.dumps(plan))
@@ -619,6 +732,7 @@ def test_a_single_grey_picture_does_not_make_a_grey_network(tmp_path):
         ({"model": net(classes=5)}, r"labels .*\[0, 4\] .*model .*5"),
         ({"recipe": Recipe(batch_size=501)}, r"batch_size.*\(500\), got 501"),
         ({"recipe": Recipe(batch_size=1)}, "batch_size.* 2 .*got 1"),
+        ({"recipe": Recipe(batch_size=9, accumulate=5)}, r"batch_size.* micro-batch \(10\).*got 9"),
         ({"data": (data()[0], digits("test", 0, 9)), "model": net(classes=5)}, r"^DATA: labels .*\[0, 4\]"),
         (
             {"data": (data()[0], ArraySamples(np.zeros((9, 8, 8), np.uint8), np.arange(9) + 9, "a", "a"))},

@@ -39,13 +39,28 @@ def torchrun_job(device: str | torch.device | None) -> Iterator[torch.device]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not initialized:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        _join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield device
         dist.barrier()  # torch aborts if a process ends while one of its threads still holds what it sent
     finally:
         if not initialized:
             dist.destroy_process_group()
+
+
+def _join(backend: str) -> None:
+    """Join the processes that torchrun started, also after it has restarted them."""
+    environment = os.environ
+    restarts, world = environment.get("TORCHELASTIC_RESTART_COUNT", "0"), environment["WORLD_SIZE"]
+    shared = restarts != "0" and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    options: dict[str, Any] = {}
+    # torchrun keeps one store over all restarts, where a process may find the address of one that has died. Several
+    # machines may have counted different restarts, so they cannot agree on another part of the store.
+    if shared and environment.get("LOCAL_WORLD_SIZE") == world:
+        address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+        store = dist.PrefixStore(f"restart {restarts}", dist.TCPStore(address, port, int(world), is_master=False))
+        options = {"store": store, "rank": int(environment["RANK"]), "world_size": int(world)}
+    dist.init_process_group(backend, **options)
 
 
 def gather(value: Any) -> list[Any]:
@@ -97,7 +112,7 @@ def by_first_process(work: Callable[[], Any]) -> Any:
 def wait_for_all() -> None:
     """Wait for every process that torchrun started, in a process group that exists only for that."""
     try:
-        dist.init_process_group("gloo")
+        _join("gloo")
         dist.barrier()
         dist.destroy_process_group()
     except RuntimeError as error:

@@ -360,7 +360,7 @@ def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[H
     ):
         raise InputError(
             f"the head {layer.path!r} is sharded (FSDP): no process holds its whole weight. "
-            "Gather the model, or keep the head out of the sharding."
+            "Gather the model, or keep the head out of the sharding (fully_shard(…, ignored_params=…))."
         )
     record = Head(layer)
     handles = [

@@ -53,6 +53,9 @@ class Recipe:
         drop_last: Drop the last incomplete batch.
         frozen_norm: Batch norm uses its running statistics and keeps them, as in eval mode; its weights still learn.
         seed: Seed of weights, order and augmentation.
+        accumulate: Micro-batches per step: each batch is computed in so many parts, and their gradients are added up.
+            Batch norm, mixup and terms of pairs use only the samples of a micro-batch.
+        sync_batchnorm: Batch norm uses the samples of all processes (several GPUs; torch's SyncBatchNorm).
 
     Examples:
         >>> recipe = Recipe(epochs=10).replace(lr="0.01", loss="el")
@@ -88,6 +91,8 @@ class Recipe:
     drop_last: bool = False
     frozen_norm: bool = False
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
+    accumulate: Annotated[int, _POSITIVE_INT] = 1
+    sync_batchnorm: bool = False
 
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():
@@ -104,6 +109,8 @@ class Recipe:
             f"warmup and rampdown must fit into epochs, got {times}; recipe.replace(epochs=…) rescales them",
         )
         _require(self.drop_last or not self.graph, "graph needs batches of one size; set drop_last too")
+        whole = self.accumulate == 1 or not self.graph
+        _require(whole, "graph replays whole batches, and accumulate splits them; set graph=False or accumulate=1")
         sgd = self.optimizer == "sgd" and self.momentum > 0
         _require(sgd or not self.nesterov, "nesterov needs the optimizer 'sgd' with a momentum")
         smoothed = loss.smoothed or not self.label_smoothing

@@ -26,8 +26,8 @@ from hardsight.training.prepare import execute_file
 @command(
     "training.run:train data=<DATA> model=MODEL test=DATA out=RUN recipe=PRESET weights=FILE device=DEVICE workers=N "
     "no_record overwrite",
-    "recipes:Recipe() [optimization] epochs=N batch_size=N loss=LOSS label_smoothing=SHARE optimizer "
-    "lr=RATE momentum=RATE nesterov weight_decay=RATE clip=NORM ema=RATE frozen_norm seed=N",
+    "recipes:Recipe() [optimization] epochs=N batch_size=N accumulate=N loss=LOSS label_smoothing=SHARE "
+    "optimizer lr=RATE momentum=RATE nesterov weight_decay=RATE clip=NORM ema=RATE frozen_norm sync_batchnorm seed=N",
     "recipes:Recipe() [schedule] schedule warmup=EPOCHS steps=EPOCHS step_factor=FACTOR rampdown=EPOCHS",
     "recipes:Recipe() [augmentation] crop=PIXELS resized_crop smallest_part=SHARE flip mixup=ALPHA",
     "recipes:Recipe() [speed] precision channels_last compile graph drop_last",

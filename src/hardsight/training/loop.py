@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -26,8 +26,8 @@ from hardsight.training.augment import augment, mixup
 from hardsight.training.graphed import GraphedStep
 from hardsight.training.losses import Loss, batch_loss, equalize_norms
 
-# Losses are copied to the host every so many steps: more often makes the device wait, less often finds NaN late.
-_STEPS_PER_COPY = 64
+# Losses are copied to the host every so many batches: more often makes the device wait, less often finds NaN late.
+_BATCHES_PER_COPY = 64
 # Convolution algorithms that cuDNN tries. On an H200 all ten take 9 s before the first step of a ResNet-18 and make a
 # step 1% faster than four, which take 2 s; without trying it is 4% slower.
 _CUDNN_TRIALS = 4
@@ -50,9 +50,10 @@ class Training:
         if self.one_norm:
             equalize_norms(network)
         self.result, self.update_average = moving_average(network) if recipe.ema else (network, None)
+        self.plain_norms = synchronize_norms(network) if recipe.sync_batchnorm and self.world > 1 else {}
         if recipe.compile:
             compile_parts(network)
-        self.wrapped = network if self.world == 1 else nn.parallel.DistributedDataParallel(network)
+        self.wrapped: Any = network if self.world == 1 else nn.parallel.DistributedDataParallel(network)
         self.optimizer = make_optimizer(network, recipe, device.type == "cuda", self.loss_parameters)
         self.graph: GraphedStep | None = None
 
@@ -73,46 +74,57 @@ class Training:
                 layer.eval()
         graphed = recipe.graph and device.type == "cuda" and world == 1 and source.pixels is not None
         graphed = graphed and all(len(rows) == recipe.batch_size for rows in batches)
-        forward, meter = partial(self.logits, self.wrapped), Meter(epoch)
+        steps = [micro_batches(rows, recipe, rank, world) for rows in batches]
+        loaded, meter = source.batches([rows for parts in steps for rows in parts]), Meter(epoch)
         with ExitStack() as stack:
             captured = (recorder is not None or self.needs_head) and not graphed
             head = stack.enter_context(capture(self.wrapped)) if captured else None
-            for step, (rows, x, y, targets) in enumerate(source.batches([rows[rank::world] for rows in batches])):
-                set_rate(self.optimizer, recipe, epoch - 1 + step / len(batches))
-                if isinstance(x, Tensor) and x.ndim == 4:
-                    x = augment(x, recipe, generator, self.size)
-                if recipe.mixup:
-                    x, targets = mixup(x, targets, self.classes, recipe.mixup, mixup_generator)
-                if graphed:
-                    self.graph = self.graph or GraphedStep(self.network, forward, self.loss, x, targets)
-                    loss, logits, head = self.graph(x, targets)
-                else:
-                    logits = forward(x)
-                    loss = batch_loss(self.loss, logits, targets, head)
-                    if self.needs_head and world > 1:
-                        loss = loss + 0 * logits.sum()  # DDP waits for the gradient of every parameter, even a bias
+            for step, parts in enumerate(steps):
+                set_rate(self.optimizer, recipe, epoch - 1 + step / len(steps))
+                if not graphed:
                     self.optimizer.zero_grad(set_to_none=self.graph is None)  # a graph keeps its gradients in place
-                    # Shares of a batch may differ by a sample between processes; their mean must not depend on that.
-                    (loss * (len(y) * world / len(batches[step]))).backward()
-                    average(p.grad for p in self.loss_parameters if p.grad is not None)
-                if recorder is not None and head is not None:
-                    recorder.update(rows, head, y)
-                parts = dict(getattr(self.loss, "last_parts", {}))
+                results = []
+                for last, (rows, x, y, targets) in zip([*[False] * (len(parts) - 1), True], loaded, strict=False):
+                    if isinstance(x, Tensor) and x.ndim == 4:
+                        x = augment(x, recipe, generator, self.size)
+                    if recipe.mixup:
+                        x, targets = mixup(x, targets, self.classes, recipe.mixup, mixup_generator)
+                    if graphed:
+                        forward = partial(self.logits, self.network)
+                        self.graph = self.graph or GraphedStep(self.network, forward, self.loss, x, targets)
+                        loss, logits, head = self.graph(x, targets)
+                    else:  # parts of a batch may differ by a sample; its gradient must not depend on that
+                        share = len(y) * world / len(batches[step])
+                        loss, logits = self.add_gradient(x, targets, head, share, last)
+                    if recorder is not None and head is not None:
+                        recorder.update(rows, head, y)
+                    results.append((loss, logits, y, dict(getattr(self.loss, "last_parts", {}))))
+                average(p.grad for p in self.loss_parameters if p.grad is not None)
                 if recipe.clip:
-                    parts["gradient"] = nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
+                    norm = nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
                 else:  # on the device, and read with the losses
-                    gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
-                    parts["gradient"] = nn.utils.get_total_norm(gradients)
+                    norm = nn.utils.get_total_norm([p.grad for p in self.network.parameters() if p.grad is not None])
                 self.optimizer.step()
                 if self.update_average is not None:
                     self.update_average(1.0 if not self.history and step == 0 else 1 - recipe.ema)
-                meter.add(loss, logits, y, parts)
+                for loss, logits, y, terms in results:
+                    meter.add(step, loss, logits, y, terms | {"gradient": norm})
         broadcast(self.loss_module.buffers())  # each process has averaged over its own samples
         if self.one_norm:
             for network in {self.network, self.result}:
                 equalize_norms(network)
         means = meter.means() | {"steps": len(batches)}
         return means | {"accuracy": None} if recipe.mixup else means
+
+    def add_gradient(self, x: Any, targets: Tensor, head: Any, share: float, last: bool) -> tuple[Tensor, Tensor]:
+        """Add the gradient of a micro-batch, its `share` of that of the batch; returns its loss and logits."""
+        with nullcontext() if last or self.world == 1 else self.wrapped.no_sync():
+            logits = self.logits(self.wrapped, x)
+            loss = batch_loss(self.loss, logits, targets, head)
+            if self.needs_head and self.world > 1:
+                loss = loss + 0 * logits.sum()  # DDP waits for the gradient of every parameter, even a bias
+            (loss * share).backward()
+        return loss.detach(), logits.detach()
 
     def evaluate(self, source: Source, epoch: int, recorder: Recorder | None) -> dict[str, Any]:
         """One pass in eval mode: mean cross-entropy and accuracy."""
@@ -124,11 +136,12 @@ class Training:
             head = None if recorder is None else stack.enter_context(capture(self.result))
             stack.enter_context(torch.no_grad())
             # Without rows of its own a process only takes part in the sums.
-            for part, x, y, _ in source.batches(list(rows.split(self.recipe.batch_size)) if len(rows) else []):
+            parts = list(rows.split(self.recipe.batch_size // self.recipe.accumulate)) if len(rows) else []
+            for step, (part, x, y, _) in enumerate(source.batches(parts)):
                 logits = self.logits(self.result, x)
                 if recorder is not None and head is not None:
                     recorder.update(part, head, y)
-                meter.add(F.cross_entropy(logits.float(), y), logits, y, {})
+                meter.add(step, F.cross_entropy(logits.float(), y), logits, y, {})
         means = meter.means()
         loss = means["loss"] if math.isfinite(means["loss"]) else None  # JSON has no NaN
         return {"test_loss": loss, "test_accuracy": means["accuracy"]}
@@ -158,6 +171,11 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.history = list(state["history"])
 
+    def restore_norms(self) -> None:
+        """Undo `synchronize_norms`: the network is its user's."""
+        for path, layer in self.plain_norms.items():
+            self.network.set_submodule(path, layer.train(self.network.get_submodule(path).training))
+
 
 def moving_average(network: nn.Module) -> tuple[nn.Module, Callable[[float], None]]:
     """A copy of a network, and how to move it toward the network by a share. (`AveragedModel` waits for the GPU.)"""
@@ -181,26 +199,25 @@ class Meter:
     def __init__(self, epoch: int, testing: bool = False) -> None:
         self._epoch, self._testing = epoch, testing
         self._names: tuple[str, ...] = ("loss", "accuracy")
-        self._pending: list[tuple[Tensor, int]] = []
-        self._sums: list[list[float]] = []  # of every 64 steps: the values and the number of samples
+        self._pending: list[tuple[int, Tensor, int]] = []
+        self._sums: list[list[float]] = []  # of every 64 batches: the values and the number of samples
 
-    def add(self, loss: Tensor, logits: Tensor, y: Tensor, parts: Mapping[str, Tensor]) -> None:
+    def add(self, step: int, loss: Tensor, logits: Tensor, y: Tensor, parts: Mapping[str, Tensor]) -> None:
         self._names = ("loss", "accuracy", *parts)
-        values = [loss.detach(), (logits.detach().argmax(1) == y).sum(), *parts.values()]
-        self._pending.append((torch.stack([value.float() for value in values]), len(y)))
-        if len(self._pending) == _STEPS_PER_COPY:
+        values = [loss, (logits.argmax(1) == y).sum(), *parts.values()]
+        self._pending.append((step, torch.stack([value.float() for value in values]), len(y)))
+        if len(self._pending) == _BATCHES_PER_COPY:
             self._copy()
 
     def _copy(self) -> None:
-        values = torch.stack([values for values, _ in self._pending], 1).cpu().double().numpy()
-        sizes = np.array([size for _, size in self._pending])
+        steps, tensors, counts = zip(*self._pending, strict=True)
+        values, sizes = torch.stack(tensors, 1).cpu().double().numpy(), np.array(counts)
         broken = np.flatnonzero(~np.isfinite(values[0]))
         if len(broken) and not self._testing:
             safe = "the checkpoint of the previous epoch is safe" if self._epoch > 1 else "there is no checkpoint yet"
-            step = len(self._sums) * _STEPS_PER_COPY + broken[0] + 1
             raise DivergedError(
-                f"the loss is {values[0, broken[0]]} in epoch {self._epoch}, step {step}; {safe}. Lower the learning "
-                "rate, add a warmup, or clip the gradient."
+                f"the loss is {values[0, broken[0]]} in epoch {self._epoch}, step {1 + steps[broken[0]]}; {safe}. "
+                "Lower the learning rate, add a warmup, or clip the gradient."
             )
         values[0] *= sizes
         values[2:] *= sizes
@@ -255,6 +272,13 @@ def split_batches(order: Tensor, size: int, drop_last: bool, world: int) -> list
     return batches
 
 
+def micro_batches(batch: Tensor, recipe: Recipe, rank: int, world: int) -> Sequence[Tensor]:
+    """The share of a process in a batch, in parts no larger than those of a full batch, with two samples or more."""
+    # As many in every process, because layers may exchange their statistics in each.
+    count = math.ceil(len(batch) * recipe.accumulate / recipe.batch_size)
+    return batch[rank::world].tensor_split(max(1, min(count, len(batch) // (2 * world))))
+
+
 def make_optimizer(network: nn.Module, recipe: Recipe, fused: bool, of_loss: list[Any]) -> torch.optim.Optimizer:
     """The recipe's optimizer over all weights, and over the parameters of the loss, which do not decay."""
     weights: list[Any] = [p for p in network.parameters() if p.requires_grad]
@@ -289,6 +313,19 @@ def compile_parts(network: nn.Module, head: nn.Module | None = None) -> None:
             compile_parts(child, head)
         elif any(True for _ in child.parameters()):
             child.compile(dynamic=False)
+
+
+def synchronize_norms(network: nn.Module) -> dict[str, Any]:
+    """Replace each batch norm by torch's SyncBatchNorm, which shares its tensors; returns the layers by path."""
+    layers = {p: layer for p, layer in network.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
+    for path, layer in layers.items():
+        if type(layer).forward not in (nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward):
+            raise InputError(
+                f"recipe: sync_batchnorm cannot replace the layer {path!r}, because {type(layer).__name__} does more "
+                "than batch norm; set sync_batchnorm=False."
+            )
+    nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    return layers
 
 
 @contextmanager

@@ -57,12 +57,14 @@ def prepare(
     classifier, network = _build(model, samples, class_count(samples, int(train_labels.max()) + 1))
     if weights is not None:
         classifier = replace(classifier, weights=start_from(classifier.module, weights))
-    smallest = 2 * rank_and_world()[1]
+    smallest = 2 * (world := rank_and_world()[1]) * recipe.accumulate
     if not smallest <= recipe.batch_size <= len(samples):
         raise InputError(
-            f"recipe: batch_size must be at least 2 per process ({smallest}) and at most the number of samples "
-            f"({len(samples):,}), got {recipe.batch_size:,}."
+            f"recipe: batch_size must be at least 2 per process and micro-batch ({smallest:,}) and at most the number "
+            f"of samples ({len(samples):,}), got {recipe.batch_size:,}."
         )
+    if recipe.sync_batchnorm and world > 1 and device.type != "cuda":
+        raise InputError(f"recipe: sync_batchnorm works on GPUs only, got {device.type}; set sync_batchnorm=False.")
     outputs, names = find_head(classifier.module).classes, classifier.classes or samples.classes
     if classifier.classes is None and names is not None and len(names) == outputs:
         classifier = replace(classifier, classes=list(names))

@@ -159,27 +159,30 @@ def train(
             plan["first_epoch"] = 1  # ramps used to count from 0, and such a run must not be resumed
         state = by_first_process(lambda: begin(out, plan, overwrite, locks))
         training = Training(network.module, recipe, chosen, used)
+        locks.callback(training.restore_norms)
         if state is not None:
             training.restore(state)
             if talk:
                 print(f"{out}: epoch {len(training.history)} of {recipe.epochs} is already done.")
         if len(training.history) < recipe.epochs:
-            for note in _notes(plan["weights"], blended, objective, training.one_norm) if talk else ():
+            for note in _notes(plan["weights"], blended, objective, training) if talk else ():
                 print(note)
             _run_epochs(training, sources, sampler, out, recorded, log, talk)
         network = replace(network, module=training.result.eval(), weights=f"trained, {out / CHECKPOINT}", built=None)
         return Trained(network, training.history, out, first)
 
 
-def _notes(weights: str | None, blended: bool, objective: Any, one_norm: bool) -> list[str]:
+def _notes(weights: str | None, blended: bool, objective: Any, training: Training) -> list[str]:
     """What the user should know before training starts."""
+    apart = training.recipe.accumulate > 1 and getattr(training.loss, "pairs", None) is not None
     notes = {
         f"weights: {weights}.": weights is not None,
         "mixup: a training sample is a blend of two, so training samples are not recorded.": blended,
         "loss: the exact bonus has no end, so logits grow as long as training lasts and few wrong samples count "
         "little; el:normal ends it at a likelihood of 0.99999, as the paper does.": getattr(objective, "endless", 0),
         "loss: it uses only directions, so the head has no bias, and after every epoch its class weights are scaled "
-        "to one norm: its predictions are those of the loss.": one_norm,
+        "to one norm: its predictions are those of the loss.": training.one_norm,
+        "accumulate: the loss compares pairs of samples within each micro-batch only.": apart,
     }
     return [note for note, applies in notes.items() if applies]
 
