@@ -97,7 +97,6 @@ def score(
         hardsight score train.py:train digits --folds 5 -o run
         hardsight score embeddings.parquet --folds 5 -o run
         hardsight score pred_probs.npz --out-of-sample -o run
-        hardsight score timm:resnet50 photos --engine ray --ray-workers 8 -o run
     """
     SCORES.names(by)  # a misspelled name, or a file that cannot be read, must not wait for the end of a night's work
     whole_number("--show", show, 0)
