@@ -16,8 +16,8 @@ from hardsight.triple import MULTI_LABEL
 from hardsight.untrusted import Arrays, check_regular, check_table
 
 FEATURE_FILES = (".parquet", ".safetensors")  # which hold nothing else; an .npz may also hold images
-_FEATURE_COLUMNS = ("features", "feature", "embeddings", "embedding", "x")
-_PROBABILITY_COLUMNS = ("pred_probs", "probs", "probabilities")
+FEATURE_COLUMNS = ("features", "feature", "embeddings", "embedding", "x")
+PROBABILITY_COLUMNS = ("pred_probs", "probs", "probabilities")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     kinds = {name: _kind(column) for name, column in table.items()}
     matrices = [name for name, kind in kinds.items() if kind == "matrix"]
     only = matrices if path.suffix == ".parquet" and len(matrices) == 1 else ()
-    name = pick_column(matrices, None, (*_FEATURE_COLUMNS, *_PROBABILITY_COLUMNS, *only))
+    name = pick_column(matrices, None, (*FEATURE_COLUMNS, *PROBABILITY_COLUMNS, *only))
     if name is None:
         images = " (images need a model: hardsight score MODEL DATA)" if path.suffix == ".npz" else ""
         wanted = "must hold features or pred_probs, one row of numbers per sample"
@@ -67,7 +67,7 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
                 f"{missing}, but integers in {shortened(integers)}; name the labels with --label-column, or leave "
                 "those columns out of the file."
             )
-        if name in _PROBABILITY_COLUMNS:
+        if name in PROBABILITY_COLUMNS:
             raise InputError(f"{missing}: it has {shortened(table)}; name the labels with --label-column.")
     ids = [f"{path.stem}:{i}" for i in range(rows)]
     labels, features, classes = None, table[name], None
@@ -77,15 +77,15 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
         ids = id_texts(np.asarray(table[id_]).tolist(), f"DATA: {id_} of {path.name}")
     listed = classes is not None
     if label is not None:
-        labels, classes = _labels(table[label], classes, f"{label} of {path.name}")
+        labels, classes = read_labels(table[label], classes, f"{label} of {path.name}")
     if not isinstance(features, Tensor):
         features = torch.from_numpy(_matrix(features, f"DATA: the {name} column of {path.name}"))
     head = {key: table[key] for key in ("weight", "bias") if isinstance(table.get(key), Tensor)}
-    numbered, probabilities = classes is not None and not listed, name in _PROBABILITY_COLUMNS
+    numbered, probabilities = classes is not None and not listed, name in PROBABILITY_COLUMNS
     return FeatureSet(features, labels, ids, path.name, head, classes, numbered, probabilities, shortened(table))
 
 
-def _labels(column: Any, classes: list[str] | None, origin: str) -> tuple[Tensor, list[str] | None]:
+def read_labels(column: Any, classes: list[str] | None, origin: str) -> tuple[Tensor, list[str] | None]:
     """Labels as class indices, and the names of the classes where the labels are names."""
     if _kind(column) == "matrix":
         raise InputError(f"DATA: labels of {origin} must be one class per sample: {MULTI_LABEL}.")
