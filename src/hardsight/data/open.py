@@ -229,7 +229,7 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
         path, shown = Path(name.name), printable(name.name)[:200]
         local = name.kind == "path" and path.is_absolute()
         tar = path.suffix == ".tar"
-        if local and not path.exists() and not (tar and is_pattern(name.name)):
+        if local and not path.exists() and not is_pattern(name.name):
             raise MissingPathError(f"DATA: there is no {shown!r}, which the run names as its data.")
         if name.kind != "sklearn" and not (local and (path.is_dir() or tar or path.suffix == ".npz")):
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -145,9 +146,16 @@ class TarSamples(ShardSamples):
         shard, start, length = self._places[index].tolist()
         if length > MOST_IMAGE:
             raise InputError(f"the image has {length:,} bytes, expected {MOST_IMAGE:,} at most")
-        file = self._opened(shard, lambda path: path.open("rb"))
+        file = self._opened(shard, _File)
         file.seek(start)
         return file.read(length)
+
+
+class _File(io.FileIO):
+    """A file that is closed, without a warning, when nobody needs it any more."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _number(content: bytes) -> int:
