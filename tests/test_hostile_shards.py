@@ -201,11 +201,30 @@ def test_a_truncated_last_sample_is_a_bad_row(last, tmp_path, tiny):
     path = write_tar(tmp_path / "x.tar", members)
     content = path.read_bytes().rstrip(b"\0")
     path.write_bytes(content[:-5])
-    with pytest.warns(UserWarning, match=r"x\.tar has 1 shards that end early"):
+    with pytest.warns(UserWarning, match=r"x\.tar .*truncated"):
         table = hs.score(tiny, path, preprocess="raw")
     assert table["id"].tolist() == ["x/a", "x/b"]
     assert table.bad["id"].to_pylist() == ["x/c"]
     assert "truncated" in table.bad["error"][0].as_py()
+
+
+@pytest.mark.parametrize("size", [9 << 30, 1 << 62, 1 << 80, (1 << 88) - 1])
+@pytest.mark.parametrize("ending", ["png", "cls", "txt"])
+def test_a_size_beyond_the_file_is_a_truncated_file(size, ending, tmp_path):
+    """Such a place can be neither read nor sought."""
+    path, info = write_tar(tmp_path / "x.tar", sample("a", 0, 1)), tarfile.TarInfo(f"b.{ending}")
+    info.size = size
+    with path.open("r+b") as file:
+        file.seek(len(path.read_bytes().rstrip(b"\0")) // 512 * 512 + 512)
+        file.write(info.tobuf(tarfile.GNU_FORMAT))
+        file.truncate()
+    with pytest.warns(UserWarning, match=r"x\.tar .*truncated"):
+        samples = open_data(path)
+    assert samples.ids == ["x/a", "x/b"][: 1 + (ending == "png")]
+    assert samples.load(0, 3)[1] == 1
+    for row in range(1, len(samples)):
+        with pytest.raises(ValueError, match="truncated"):
+            samples.load(row, 3)
 
 
 @pytest.mark.filterwarnings("ignore:DATA")

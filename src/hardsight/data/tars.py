@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import warnings
 import zlib
@@ -184,28 +185,20 @@ def _members(file: BinaryIO, name: str) -> Iterator[tuple[bytes, bytes, int, int
 
     Only headers are read, 512 bytes each. `file` is then at the content of the member.
     """
-    offset, long_name, long_size = 0, None, None
+    offset, end, long_name, long_size = 0, file.seek(0, os.SEEK_END), None, None
     while True:
-        file.seek(offset)
+        file.seek(min(offset, end))  # a header may state any length
         block = file.read(512)
         if block == _ZEROS:
             return
         if len(block) < 512 and offset:
             yield b"", _END, offset, 0
             return
-        try:
-            field, size = block[148:156], block[124:136]
-            total = int(field.strip(b" \0"), 8) - 8 * 32 + sum(field)  # of the bytes, which Adler-32 adds up fast
-            if len(block) < 512 or zlib.adler32(block) % 65536 != (total + 1) % 65521:
-                raise ValueError
-            length = int.from_bytes(size[1:], "big") if size[0] == 0x80 else int(size.strip(b" \0") or b"0", 8)
-            if length < 0:
-                raise ValueError
-        except ValueError:
+        if (length := _length(block)) is None:
             if block.startswith(_COMPRESSED) and not offset:
-                raise compressed_error(name) from None
+                raise compressed_error(name)
             what = f"is damaged at byte {offset:,}" if offset else "is not a tar file, or it is truncated"
-            raise InputError(f"DATA: {printable(name)} {what}.") from None
+            raise InputError(f"DATA: {printable(name)} {what}.")
         kind, start = block[156:157], offset + 512
         if kind in _DESCRIBING:
             offset = start + (length + 511) // 512 * 512
@@ -231,6 +224,19 @@ def _members(file: BinaryIO, name: str) -> Iterator[tuple[bytes, bytes, int, int
                 long_name = prefix + b"/" + long_name
         yield long_name, kind, start, length
         long_name = long_size = None
+
+
+def _length(block: bytes) -> int | None:
+    """The length that a header states; None where the block is no header."""
+    if len(block) < 512:
+        return None
+    field, size = block[148:156], block[124:136]
+    try:
+        total = int(field.strip(b" \0"), 8) - 8 * 32 + sum(field)  # of the bytes, which Adler-32 adds up fast
+        length = int.from_bytes(size[1:], "big") if size[0] == 0x80 else int(size.strip(b" \0") or b"0", 8)
+    except ValueError:
+        return None
+    return length if length >= 0 and zlib.adler32(block) % 65536 == (total + 1) % 65521 else None
 
 
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
