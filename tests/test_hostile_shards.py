@@ -71,6 +71,24 @@ def test_sizes_beyond_octal_digits_and_in_pax_headers():
         assert end[1] == b""
 
 
+def test_a_size_in_a_pax_header_is_that_of_one_member(tmp_path):
+    """Witness: tarfile."""
+    info = tarfile.TarInfo("a.png")
+    info.pax_headers = {"size": "700"}
+    path = write_tar(tmp_path / "x.tar", [(info, bytes(700)), ("b.png", b"1"), ("c.png", b"2")])
+    with tarfile.open(path) as tar, path.open("rb") as file:
+        expected = [(m.name.encode(), m.offset_data, m.size) for m in tar]
+        assert [(name, start, length) for name, _, start, length in _members(file, "x.tar")] == expected
+
+
+def test_times_of_access_in_a_header_of_gnu_are_no_part_of_the_name():
+    """GNU tar keeps them in incremental archives, where ustar has the beginning of a long name."""
+    block = bytearray(tarfile.TarInfo("a.png").tobuf(tarfile.GNU_FORMAT))
+    block[345:357] = b"14000000000\0"
+    block[148:156] = b"%06o\0 " % (sum(block[:148]) + 256 + sum(block[156:]))
+    assert [name for name, *_ in _members(io.BytesIO(block + bytes(1024)), "x.tar")] == [b"a.png"]
+
+
 def bad(members):
     return lambda path: write_tar(path, members)
 

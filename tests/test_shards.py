@@ -130,6 +130,11 @@ def test_open_files_are_of_one_thread_and_process_and_few(tmp_path, monkeypatch)
         assert all(pool.map(right, order * 3))
     assert all(map(right, order))
     assert len([*Path("/proc/self/fd").iterdir()]) - before <= 5 * 64
+    file = samples._opened(0, lambda path: object())
+    assert samples._opened(0, lambda path: object()) is file
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)  # as in a fork, which shares the position of what is open
+        assert samples._opened(0, lambda path: object()) is not file
     copied = pickle.loads(pickle.dumps(samples))
     assert copied.ids == samples.ids
     assert np.array_equal(pixels(copied, 3), pixels(samples, 3))
