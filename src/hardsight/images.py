@@ -11,6 +11,7 @@ import base64
 import io
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +29,32 @@ SIDE = 96  # of a thumbnail
 _LOSSLESS = 40  # smaller ones would suffer from a codec that blurs colors
 
 
-def open_image(path: Path, channels: int | None = None) -> Image:
-    """Decode a file fully (a truncated one raises here) as an 8-bit image."""
-    from PIL import Image
+def open_image(source: Path | bytes, channels: int | None = None) -> Image:
+    """Decode a file, or the bytes of one, fully (a truncated one raises here) as an 8-bit image."""
+    from PIL import Image, UnidentifiedImageError
 
-    check_regular(path, "image")
+    if isinstance(source, Path):
+        check_regular(source, "image")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with Image.open(path) as image:
+        try:
+            opened = Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=_formats())
+        except UnidentifiedImageError:
+            if isinstance(source, Path):
+                raise
+            raise InputError("the bytes are no image of a known format") from None  # Pillow names an address in memory
+        with opened as image:
             image.load()
             return eight_bit(image, channels)
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """The formats of Pillow, frequent ones first, without PostScript: to decode it, Pillow runs Ghostscript."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(sorted({*Image.ID} - {"EPS"}, key=lambda name: (name not in ("JPEG", "PNG", "WEBP"), name)))
 
 
 def eight_bit(image: Image, channels: int | None = None) -> Image:
@@ -145,7 +162,7 @@ def sample_image(samples: Any, place: int) -> tuple[Image, set[str]]:
     if path is None:
         return display_image(samples.load(place, None)[0])
     check_regular(path, "image")
-    with Image.open(path) as opened:
+    with Image.open(path, formats=_formats()) as opened:
         opened.draft(None, (2 * SIDE, 2 * SIDE))
         opened.load()
         return display_image(opened)

@@ -10,7 +10,7 @@ from typing import Any
 from hardsight.checkpoints import read_head
 from hardsight.cli.options import command, take
 from hardsight.comparison import class_count
-from hardsight.data import FEATURE_FILES, Columns, FeatureSet, Samples, open_data, read_features
+from hardsight.data import FEATURE_FILES, Columns, FeatureSet, Samples, holds_images, open_data, read_features
 from hardsight.devices import find_device
 from hardsight.distributed import wait_for_all
 from hardsight.errors import InputError, MissingPathError
@@ -73,9 +73,10 @@ def score(
     returns the network, (network, transform) or (network, transform, class_names); without a transform, images go in as
     pixels in [0, 1]. With --folds it may also take the training data and return what it trained.
 
-    DATA is a folder with one folder per class, FILE.npz[:split], torchvision:NAME[:split], hf:NAME[:split], digits, or
-    a FILE.parquet, FILE.safetensors or FILE.npz with features and labels, scored by --folds or by the head that is in
-    the file, in MODEL, or in a file that --head names; or one with pred_probs and labels.
+    DATA is a folder with one folder per class, FILE.npz[:split], tar shards or Parquet with image bytes (FILE.tar,
+    images-{000..127}.tar or a folder of them), torchvision:NAME[:split], hf:NAME[:split], digits, or a FILE.parquet,
+    FILE.safetensors or FILE.npz with features and labels, scored by --folds or by the head that is in the file, in
+    MODEL, or in a file that --head names; or one with pred_probs and labels.
 
     SCORE is {hardsight.scores.SCORES}.
 
@@ -108,7 +109,10 @@ def score(
     reading, out_of_sample = take(chosen, *READING), chosen.pop("out_of_sample", None)
     rank, processes = _share(chosen.pop("shard", None))
     options = ScoreOptions(out=out, version=reading.get("version"), **chosen)  # checks them
-    if (data or model).endswith(FEATURE_FILES) or (data is None and model.endswith(".npz")):
+    images = holds_images(data or model, _columns(reading))
+    if images and data is None:
+        raise InputError(f"{model} holds images, which need a model: hardsight score MODEL DATA.")
+    if not images and ((data or model).endswith(FEATURE_FILES) or (data is None and model.endswith(".npz"))):
         if also:
             raise InputError("--also needs a model and images; features have one head.")
         if processes > 1:

@@ -21,8 +21,8 @@ from hardsight.triple import MULTI_LABEL
 from hardsight.untrusted import Arrays, check_regular, check_table
 
 FEATURE_FILES = (".parquet", ".safetensors")  # which hold nothing else; an .npz may also hold images
-_FEATURE_COLUMNS = ("features", "feature", "embeddings", "embedding", "x")
-_PROBABILITY_COLUMNS = ("pred_probs", "probs", "probabilities")
+FEATURE_COLUMNS = ("features", "feature", "embeddings", "embedding", "x")
+PROBABILITY_COLUMNS = ("pred_probs", "probs", "probabilities")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     kinds = {name: _kind(column) for name, column in table.items()}
     matrices = [name for name, kind in kinds.items() if kind == "matrix"]
     only = matrices if path.suffix == ".parquet" and len(matrices) == 1 else ()
-    name = pick_column(matrices, None, (*_FEATURE_COLUMNS, *_PROBABILITY_COLUMNS, *only))
+    name = pick_column(matrices, None, (*FEATURE_COLUMNS, *PROBABILITY_COLUMNS, *only))
     if name is None:
         images = " (images need a model: hardsight score MODEL DATA)" if path.suffix == ".npz" else ""
         wanted = "must hold features or pred_probs, one row of numbers per sample"
@@ -89,17 +89,17 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
                 f"{missing}, but integers in {shortened(integers)}; name the labels with --label-column, or leave "
                 "those columns out of the file."
             )
-        if name in _PROBABILITY_COLUMNS:
+        if name in PROBABILITY_COLUMNS:
             raise InputError(f"{missing}: it has {shortened(table)}; name the labels with --label-column.")
     labels, features, classes = None, table[name], _class_names(table, path)
     ids = positional_ids(path.stem, rows) if id_ is None else _ids(table[id_], f"{id_} of {path.name}")
     listed = classes is not None
     if label is not None:
-        labels, classes = _labels(table[label], classes, f"{label} of {path.name}")
+        labels, classes = as_labels(table[label], classes, f"{label} of {path.name}")
     if not isinstance(features, Tensor):
         features = torch.from_numpy(_matrix(features, f"DATA: the {name} column of {path.name}"))
     head = {key: table[key] for key in ("weight", "bias") if isinstance(table.get(key), Tensor)}
-    numbered, probabilities = classes is not None and not listed, name in _PROBABILITY_COLUMNS
+    numbered, probabilities = classes is not None and not listed, name in PROBABILITY_COLUMNS
     return FeatureSet(features, labels, ids, path.name, head, classes, numbered, probabilities, shortened(table))
 
 
@@ -113,7 +113,7 @@ def read_labels(path: Path, columns: Columns | None = None, most: int | None = N
     wanted = {label, *([] if id_ is None else [id_]), *({"classes"} & {*names} if path.suffix == ".npz" else ())}
     table = _table(path, sorted(wanted), most)
     classes = _class_names(table, path)
-    labels, classes = _labels(table[label], classes, f"{label} of {path.name}")
+    labels, classes = as_labels(table[label], classes, f"{label} of {path.name}")
     ids = None if id_ is None else _ids(table[id_], f"{id_} of {path.name}")
     if ids is not None and (len(ids) != len(labels) or len({*ids}) != len(ids)):
         raise InputError(f"{place} must have one id of its own per label in {printable(id_)}.")
@@ -125,7 +125,7 @@ def holds_features(path: Path) -> bool:
     if path.suffix != ".npz":
         return path.suffix in FEATURE_FILES
     names = {*Arrays(path, "DATA").names} if path.is_file() else set()
-    return not names.isdisjoint((*_FEATURE_COLUMNS, *_PROBABILITY_COLUMNS)) and not any(
+    return not names.isdisjoint((*FEATURE_COLUMNS, *PROBABILITY_COLUMNS)) and not any(
         name.endswith("images") for name in names
     )
 
@@ -156,7 +156,7 @@ def _is_numeric(column: Any) -> bool:
     return isinstance(column, Tensor) or np.asarray(column).dtype.kind in "iu"
 
 
-def _labels(column: Any, classes: list[str] | None, origin: str) -> tuple[Tensor, list[str] | None]:
+def as_labels(column: Any, classes: list[str] | None, origin: str) -> tuple[Tensor, list[str] | None]:
     """Labels as class indices, and the names of the classes where the labels are names."""
     if _kind(column) == "matrix":
         raise InputError(f"DATA: labels of {origin} must be one class per sample: {MULTI_LABEL}.")

@@ -1,4 +1,4 @@
-"""Names and objects → samples: folders, lists, ``.npz``, torchvision, Hugging Face and the digits of scikit-learn."""
+"""Names and objects → samples: folders, lists, shards, ``.npz``, torchvision, Hugging Face, scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 from hardsight.data.datasets import DatasetSamples
 from hardsight.data.features import FEATURE_FILES
 from hardsight.data.folders import open_annotations, open_folder, open_list
+from hardsight.data.parquet import NoImagesError, ParquetSamples
 from hardsight.data.samples import ArraySamples, Columns, MissingColumnError, Samples, shortened
+from hardsight.data.shards import is_pattern, shard_files
+from hardsight.data.tars import TarSamples
 from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, need, printable
 from hardsight.registry import did_you_mean
@@ -46,7 +49,7 @@ class DataName(NamedTuple):
 
     def __str__(self) -> str:
         """The name so that it means the same in every working directory."""
-        local = self.kind in ("path", "hf") and Path(self.name).exists()
+        local = self.kind in ("path", "hf") and (Path(self.name).exists() or is_pattern(self.name))
         prefix = f"{self.kind}:" if self.kind in ("torchvision", "hf") else ""
         name = str(Path(self.name).absolute()) if local else self.name
         return prefix + name + (f":{self.split}" if self.split else "")
@@ -66,6 +69,8 @@ def open_data(
 
     Args:
         data: A folder, ``FILE.npz[:split]``, ``LIST.txt`` (``path label`` per line), ``LIST.json`` (COCO, iNaturalist),
+            tar shards in the layout of WebDataset or Parquet files with images as bytes (``FILE.tar``,
+            ``images-{000..127}.tar``, ``FILE.parquet``, ``images-{00..15}.parquet``, or a folder of either),
             ``torchvision:NAME[:split]``, ``hf:NAME[:split]``, ``digits``, a torch or Hugging Face data set, a
             `DataLoader` (its data set and, if it has one of its own, its `collate_fn`), or ``(inputs, labels)``,
             arrays or tensors.
@@ -156,6 +161,8 @@ def _open_named(
     """What a name means; `recorded` says that a run names it, not a user."""
     path = Path(name.name)
     npz = name.kind == "path" and path.suffix == ".npz"
+    if name.kind == "path" and (shards := shard_files(path, RECORDED_FILES if recorded else None)):
+        return _shards(name, shards, columns, recorded)
     if name.kind != "hf" and columns != (Columns(label=columns.label) if npz else Columns()):
         raise InputError(f"DATA: {name} has no columns; leave --label-column, --id-column and --image-column out.")
     if name.kind == "torchvision":
@@ -173,7 +180,9 @@ def _open_named(
         return open_list(path)
     if path.suffix == ".json" and path.is_file():
         return open_annotations(path)
-    kinds = "a folder, FILE.npz[:split], LIST.txt, LIST.json, torchvision:NAME, hf:NAME or digits"
+    kinds = (
+        "a folder, FILE.npz[:split], LIST.txt, LIST.json, FILE.tar, FILE.parquet, torchvision:NAME, hf:NAME or digits"
+    )
     if path.name.endswith(FEATURE_FILES) and path.is_file():
         raise InputError(
             f"DATA: {path.name} must hold images: features can only be scored and cleaned (hardsight score, clean)."
@@ -183,13 +192,33 @@ def _open_named(
     raise MissingPathError(f"DATA: there is no {str(name)!r}; expected {kinds}.")
 
 
+def _shards(name: DataName, files: list[Path], columns: Columns, recorded: bool) -> Samples:
+    if name.split is not None:
+        raise InputError(f"DATA: {name} has no splits; name the files of a split, as in train-{{000..127}}.tar.")
+    if missing := [file for file in files if not file.exists()]:
+        raise MissingPathError(f"DATA: there is no {missing[0]}, nor {len(missing) - 1:,} other files of {name}.")
+    if files[0].suffix == ".parquet":
+        if recorded:
+            raise InputError(
+                f"DATA: {name} holds Parquet, which no run can open; name the data with --data to open it."
+            )
+        try:
+            return ParquetSamples(files, columns)
+        except NoImagesError as error:
+            raise InputError(f"{error} Features can only be scored (hardsight score, hs.score_features).") from error
+    if columns != Columns(label=columns.label):
+        raise InputError(f"DATA: {name} has no columns; leave --id-column and --image-column out.")
+    return TarSamples(files, columns, RECORDED_FILES if recorded else None)
+
+
 def data_of(meta: Meta, data: Any = None) -> Samples:
     """The data set of a run, from its meta data; `data` says where it is now, or what it is where the run cannot.
 
     A run may come from somebody else. So what it names is opened only where it is a plain folder of at most
-    `RECORDED_FILES` entries, an ``.npz`` with arrays of at most `RECORDED_BYTES`, or the digits of scikit-learn:
-    nothing is downloaded, unpickled or read as text. Anything else the user must name with `data`. For feature
-    files, which hold no images, there is `features_of`.
+    `RECORDED_FILES` entries, tar shards of at most as many members, an ``.npz`` with arrays of at most
+    `RECORDED_BYTES`, or the digits of scikit-learn: nothing is downloaded or unpickled. Anything else the user must
+    name with `data`, also Parquet: nothing limits what a few bytes of it unpack to. For feature files, which hold no
+    images, there is `features_of`.
     """
     source, split = meta.source, meta.data.split  # ids begin with the split, whatever the data are called now
     text = source.get("data") if data is None else data
@@ -205,18 +234,18 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
     if data is None:
         path, shown = Path(name.name), printable(name.name)[:200]
         local = name.kind == "path" and path.is_absolute()
-        if local and not path.exists():
+        tar = path.suffix == ".tar"
+        if local and not path.exists() and not is_pattern(name.name):
             raise MissingPathError(f"DATA: there is no {shown!r}, which the run names as its data.")
-        if name.kind != "sklearn" and not (local and (path.is_dir() or path.suffix == ".npz")):
+        if name.kind != "sklearn" and not (local and (path.is_dir() or tar or path.suffix == ".npz")):
             raise InputError(
-                f"The run names {shown!r} as its data, and only a folder or an .npz file is opened because a run names "
-                "it; name the data with --data to open them."
+                f"The run names {shown!r} as its data, and only a folder, tar shards or an .npz file are opened "
+                "because a run names them; name the data with --data to open them."
             )
-        label = columns.get("label") if path.suffix == ".npz" else None
-        samples = _open_named(name, Columns(label=label), Path(), recorded=True)
+        samples = _open_named(name, Columns(label=columns.get("label")), Path(), recorded=True)
         samples.source = {**source}
     else:
-        with_columns = name.kind == "hf" or name.name.endswith(".npz")
+        with_columns = name.kind == "hf" or name.name.endswith(".npz") or shard_files(Path(name.name))
         samples = open_data(str(name) if name.split else text, columns=Columns(**columns) if with_columns else None)
     if split and samples.root is not None:
         samples.split = split

@@ -216,7 +216,7 @@ class ArraySamples(Samples):
         return Identity(content_hash(self.images, self.labels, self.split, *ids), ())
 
 
-_IMAGE_COLUMNS = ("image", "img", "pixel_values", "x")
+IMAGE_COLUMNS = ("image", "img", "pixel_values", "x")
 _TOKEN_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")  # what a tokenizer of Hugging Face writes
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets", "class", "y")
 
@@ -237,7 +237,7 @@ class Columns:
     def read(self, item: Any) -> tuple[Any, Any]:
         """``(x, label)`` of an item in any of the usual forms."""
         if isinstance(item, Mapping):
-            image, label = pick_column(item, self.image, _IMAGE_COLUMNS), self.label_in(item)
+            image, label = pick_column(item, self.image, IMAGE_COLUMNS), self.label_in(item)
             tokens = {name: torch.as_tensor(item[name]) for name in _TOKEN_COLUMNS if image is None and name in item}
             if image is None and not tokens:
                 raise MissingColumnError(f"DATA has no image column and no input_ids; columns: {shortened(item)}.")

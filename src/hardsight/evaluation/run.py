@@ -82,7 +82,7 @@ def evaluate(
         levels: Levels of one degradation, instead of the defaults; in Python also by name.
         gray: Remove color before degrading, as Geirhos et al. did.
         names: The group of each run, in their order; if not given, trainings that differ only in the seed form one.
-        data: Where the images are, unless the runs name a folder or an .npz that is still there.
+        data: Where the images are, unless the runs name a folder, tar shards or an .npz that is still there.
         limit: Samples that are attacked (200 if not given) and explained (500).
         out: Folder to write.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.

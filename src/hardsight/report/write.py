@@ -55,7 +55,7 @@ def write_report(
     Args:
         run: The run folder that was scored or recorded; in Python also a table.
         out: The page to write; ``RUN/report.html`` if not given; in Python ``report.html`` for a table.
-        data: Where the images are, unless the run names a folder or an .npz that is still there.
+        data: Where the images are, unless the run names a folder, tar shards or an .npz that is still there.
         against: An earlier run over the same samples, to show what became easier or harder.
         groups: CSV or Parquet with a column id and columns to compare by (camera, site, …); in Python also a data
             frame, Arrow table or mapping. Text and small integers in the table's own columns are groups, too.
