@@ -64,9 +64,8 @@ def features_of(meta: Meta, data: Any, rows: int) -> FeatureSamples | None:
     columns = (meta.source.get("columns") or {}) if recorded is not None else {}
     named = {key: columns[key] for key in ("label", "id") if isinstance(columns.get(key), str)}
     if data is not None:
-        if not isinstance(data, (str, Path)) or not holds_features(Path(data)):
-            return None
-        if Path(data).suffix == ".npz" and "data" in meta.source:  # its images
+        images = "data" in meta.source  # a Parquet file may hold either
+        if images or not isinstance(data, (str, Path)) or not holds_features(Path(data)):
             return None
         path, most = Path(data), None
     elif recorded is None:
