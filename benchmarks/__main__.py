@@ -24,6 +24,7 @@ MODULES = {
     "budgets": ("startup", "demo", "alignment", "selection", "evaluation"),
     "report": ("report",),
     "training": ("recorder", "records"),
+    "faults": ("faults",),
 }
 BENCHMARKS = {name: module for module, names in MODULES.items() for name in names}
 

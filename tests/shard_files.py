@@ -78,3 +78,16 @@ def write_parquet(tmp_path):
 
 def pixels(samples, row):
     return np.asarray(samples.load(row, 3)[0])
+
+
+class Indexed(torch.utils.data.Dataset):
+    """Images of a data set as tensors; here, because a worker that is spawned cannot import a test."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return torch.from_numpy(pixels(self.samples, index).copy())

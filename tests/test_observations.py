@@ -181,4 +181,4 @@ def test_the_words_about_a_falling_net_do_not_call_its_end_higher():
     row = next(r for r in studies.observations({"vgg": run}).to_pylist() if "bounces back" in r["claim"])
     assert row["verdict"] == "partly"
     assert "last 4 epochs" in row["measured"]
-    assert "changes by -" in row["measured"]
+    assert "changes by −" in row["measured"]

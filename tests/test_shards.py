@@ -17,6 +17,7 @@ from PIL import Image
 from shard_files import (
     CLASSES,
     COUNT,
+    Indexed,
     encoded,
     network,
     pixels,
@@ -138,17 +139,6 @@ def test_open_files_are_of_one_thread_and_process_and_few(tmp_path, monkeypatch)
     copied = pickle.loads(pickle.dumps(samples))
     assert copied.ids == samples.ids
     assert np.array_equal(pixels(copied, 3), pixels(samples, 3))
-
-
-class Indexed(torch.utils.data.Dataset):
-    def __init__(self, samples):
-        self.samples = samples
-
-    def __len__(self):
-        return len(self.samples)
-
-    def __getitem__(self, index):
-        return torch.from_numpy(pixels(self.samples, index).copy())
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_bad_input_is_a_sentence():
     p = opinions(2, 3)
     for call, words in (
         (lambda: uncertainty(p[0]), r"\(T, N, C\)"),
-        (lambda: uncertainty(p[..., :1]), "2 classes"),
+        (lambda: uncertainty(p[..., :1]), "two classes"),
         (lambda: uncertainty(p[:0]), r"\(T, N, C\)"),
         (lambda: uncertainty(p * 2), "sum to 1"),
         (lambda: uncertainty(p * np.nan), "NaN"),
