@@ -170,6 +170,7 @@ def test_classes_without_names_are_merged_by_number(tmp_path):
         coarser(Human(None, None, np.ones(3), "people.csv"), tmp_path / "coarse.csv")
 
 
+@pytest.mark.slow
 def test_several_runs_are_told_over_networks_with_seeds_averaged_first(capsys, made, tmp_path):
     features, weight, labels, bias = triple(300, 12, 5)
     for seed, name in enumerate(("wide", "wide", "deep")):
@@ -192,6 +193,7 @@ def test_several_runs_are_told_over_networks_with_seeds_averaged_first(capsys, m
     assert "RUN is missing" in err
 
 
+@pytest.mark.slow
 def test_runs_that_are_one_or_of_other_samples_are_not_told_over_networks(capsys, made, tmp_path):
     features, weight, labels, bias = triple(300, 12, 5)
     for name, rows in (("one", slice(0, 300)), ("two", slice(0, 300)), ("fewer", slice(0, 200))):

@@ -65,6 +65,7 @@ def test_memory_beyond_inputs_and_outputs(measure):
     assert measure.peak_memory(work, kept=0) == pytest.approx(peak + 20, abs=8)
 
 
+@pytest.mark.slow
 def test_a_failed_check_fails_the_row_and_the_exit_code(command, measure, capsys):
     def benchmark(error):
         case = measure.Case("c", lambda: None, check=lambda seed: error)
@@ -79,6 +80,7 @@ def test_a_failed_check_fails_the_row_and_the_exit_code(command, measure, capsys
     assert command(benchmark(float("nan")))[0] == 1
 
 
+@pytest.mark.slow
 def test_a_limit_of_time_or_memory_that_is_exceeded_fails(command, measure):
     def benchmark(**limits):
         fast = measure.Case("fast", lambda: None)
@@ -91,6 +93,7 @@ def test_a_limit_of_time_or_memory_that_is_exceeded_fails(command, measure):
     assert command(lambda: grown)[0] == 1
 
 
+@pytest.mark.slow
 def test_checks_see_a_new_seed_in_every_run_unless_it_is_given(command, measure):
     seeds = []
 

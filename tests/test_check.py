@@ -69,6 +69,7 @@ def test_a_draw_may_be_tiny_or_the_whole_target_and_rounds_may_agree(count):
     assert exact == pytest.approx((predicted == truth[:, None]).mean(0).tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "count", "accuracy"), [(2000, 150, 0.8), (3000, 100, 0.97), (500, 200, 0.5)])
 def test_intervals_cover_the_true_accuracies_and_the_estimates_are_unbiased(n, count, accuracy):
     predicted, truth = population(n, accuracy)
@@ -86,6 +87,7 @@ def test_intervals_cover_the_true_accuracies_and_the_estimates_are_unbiased(n, c
     assert (np.abs(values.mean(0) - true) < 4 * values.std(0) / np.sqrt(draws) + 1e-9).all()
 
 
+@pytest.mark.slow
 def test_a_worse_round_is_never_selected_a_better_one_is_and_chance_rarely():
     def selected(changes, seeds=200, count=150):
         predicted, truth = population(accuracy=0.7, changes=changes)
@@ -112,6 +114,7 @@ def test_rounds_are_compared_sample_by_sample():
     assert (swapped.selected, swapped.rounds[1]["difference"]) == (0, pytest.approx(-0.06))
 
 
+@pytest.mark.slow
 def test_the_promised_power_is_the_power():
     rng = np.random.default_rng(0)
     for n, level in ((40, 0.05), (150, 0.01)):

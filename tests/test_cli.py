@@ -539,6 +539,7 @@ def test_odd_files_are_rows_or_bad_rows(here, capsys):
     assert "pics/bee/\\xff.png" in table["id"]
 
 
+@pytest.mark.slow
 def test_a_terminal_without_our_signs(here):
     done = subprocess.run(
         [sys.executable, "-m", "hardsight", "score", "net.py:build", "pics", "-o", "run"],

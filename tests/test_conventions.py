@@ -5,6 +5,8 @@ import builtins
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 TESTS = sorted((ROOT / "tests").glob("test_*.py"))
 LONGEST = 3  # words of a pattern: an argument, a value, and what tells two errors apart
@@ -13,6 +15,7 @@ LONGEST = 3  # words of a pattern: an argument, a value, and what tells two erro
 ALLOWED = {"NotImplementedError", "AttributeError", "StopIteration", "SystemExit"}
 
 
+@pytest.mark.slow
 def test_files_are_short_and_errors_for_the_user_are_classes_of_ours():
     """Only those become a sentence in the command; `raise ValueError` would be a traceback there, `assert` nothing."""
     files = {file: file.read_text() for file in (ROOT / "src").rglob("*.py")}
@@ -43,6 +46,7 @@ def test_signs_and_percentages_are_written_by_one_module():
     assert not [file.name for file in files if re.search(r"""replace\(["']-["'], ?["']−["']\)""", file.read_text())]
 
 
+@pytest.mark.slow
 def test_patterns_name_an_argument_and_a_value_not_a_sentence():
     """A sentence may be reworded; which argument is wrong, and what came, may not."""
     texts = [(file.name, text) for file in TESTS for text in patterns(ast.parse(file.read_text()))]

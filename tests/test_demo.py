@@ -51,6 +51,7 @@ def test_the_demo_finds_the_labels_it_changed(tmp_path, capsys, monkeypatch):
         assert (cleaned["digits_images"] == load_digits()[0]).all()
 
 
+@pytest.mark.slow
 def test_the_seed_determines_the_demo(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hardsight.demo.EPOCHS", 1)
     divisions = []

@@ -96,6 +96,7 @@ def test_more_folds_than_samples_of_a_class_is_said():
     assert len(table.meta.warnings) == 1
 
 
+@pytest.mark.slow
 def test_the_command_fits_heads(tmp_path, capsys, digits, features, table):
     names = [f"digit {k}" for k in digits.given]
     columns = {"id": [f"data:{i}" for i in range(len(names))], "embedding": list(features), "label": names}

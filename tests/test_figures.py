@@ -148,6 +148,7 @@ def test_every_figure_is_written_by_name(name, runs, tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == [f"{name}.png"]
 
 
+@pytest.mark.slow
 def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(embeddings, "embeddings", partial(studies.embeddings, steps=3))
     monkeypatch.setattr(iterations, "iterations", partial(studies.iterations, count=3))
@@ -285,6 +286,7 @@ def test_a_figure_that_cannot_be_written_leaves_what_was_there(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_raw_features_are_the_networks_own_of_five_digits(monkeypatch):
     kept = []
 

@@ -403,6 +403,7 @@ def build():
 NAME = "el:bonus=cubic@tempered:4+lengths"
 
 
+@pytest.mark.slow
 def test_a_file_brings_its_losses_to_the_command(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
     command = [sys.executable, "-m", "hardsight", "train", "digits", "--model", "mine.py:build", "--epochs", "1"]

@@ -236,6 +236,7 @@ def test_data_that_have_moved(tmp_path):
     assert len(in_page(write_report(tmp_path / "run", data=tmp_path / "y.npz"))["pictures"]) == 60
 
 
+@pytest.mark.slow
 def test_the_page_stays_small_whatever_names_and_pictures(tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
     n, classes = 12_000, 5000

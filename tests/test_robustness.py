@@ -238,6 +238,7 @@ def test_some_samples_are_drawn_by_the_seed_and_that_is_said(network, samples):
     np.testing.assert_array_equal(drawn[0].samples["avh:pgd-margin@0.1"], drawn[1].samples["avh:pgd-margin@0.1"])
 
 
+@pytest.mark.slow
 def test_the_batch_size_decides_nothing(network, samples):
     """Random starts, noise and the samples that are followed are those of the samples, not of their batch."""
     names = [name for name in ATTACKS if name != "autoattack"]

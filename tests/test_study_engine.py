@@ -96,6 +96,7 @@ def test_no_cell_begins_after_the_minutes(toy, tmp_path):
     assert (len(CALLS), results.finished) == (0, 0)
 
 
+@pytest.mark.slow
 def test_processes_share_the_cells(tmp_path):
     script = tmp_path / "shared_study.py"
     script.write_text(
@@ -141,6 +142,7 @@ print(study("slow", scale="smoke", out=sys.argv[1], progress=False).finished)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_only_the_cell_it_was_computing(tmp_path):
     script = tmp_path / "slow_study.py"
     script.write_text(SLOW_STUDY)

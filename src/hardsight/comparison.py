@@ -16,6 +16,7 @@ from hardsight.extras import printable
 from hardsight.scores import SCORES
 from hardsight.stats import FEW, mcnemar, paired_difference
 from hardsight.table import SampleTable
+from hardsight.tablefiles import class_count, class_numbers, floats
 
 # What the change is measured in: the first that both runs have.
 _BY = ("avh", "nll", "confidence", "angle", "margin", "entropy")
@@ -182,28 +183,3 @@ def _check_labels(label: np.ndarray, label_before: np.ndarray, raw: np.ndarray, 
             f"before and after must number their classes alike; the labels of {differ:,} of {len(label):,} samples "
             "differ. Score both with class names, or with the same numbering."
         )
-
-
-def class_count(table: SampleTable) -> int:
-    """C of the model, or as many as labels, predictions and names tell."""
-    known = table.meta.model.classes or len(table.meta.class_names)
-    seen = [int(class_numbers(table.to_arrow(), name).max(initial=-1)) + 1 for name in ("label", "pred")]
-    return max(int(known), *seen, 1)
-
-
-def class_numbers(rows: pa.Table, name: str) -> np.ndarray:
-    """A column of class numbers, −1 where there is none."""
-    if name not in rows.column_names:
-        return np.full(len(rows), _NONE)
-    numbers = rows[name]
-    if pa.types.is_floating(numbers.type):  # what a data frame makes of integers with gaps
-        values = floats(numbers)
-        return np.where(np.isfinite(values) & (values >= 0), np.nan_to_num(values), _NONE).astype(np.int64)
-    if not pa.types.is_integer(numbers.type) and not pa.types.is_null(numbers.type):
-        raise InputError(f"{name} must hold class numbers, got {numbers.type}; map names to numbers first.")
-    return np.maximum(pc.fill_null(numbers.cast(pa.int64()), _NONE).to_numpy(), _NONE)
-
-
-def floats(column: pa.ChunkedArray) -> np.ndarray:
-    """A numeric column as float64, NaN where there is nothing."""
-    return column.cast(pa.float64()).combine_chunks().to_numpy(zero_copy_only=False)

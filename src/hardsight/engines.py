@@ -128,7 +128,9 @@ class _Dispatch:
                             self.outcome.failed[unit] = f"{reason} ({self.engine.tries} tries)"
                         elif unit is not None:
                             todo.append(unit)
-                    if unit is not None and (reason is None or unit in self.outcome.failed):
+                    if unit is None and reason is None:
+                        failures[None] = 0  # only losses in a row say that no worker can start
+                    elif unit is not None and (reason is None or unit in self.outcome.failed):
                         bar.update(self.job.samples(unit))
                     if lost:
                         bar.set_postfix(lost=self.outcome.lost)

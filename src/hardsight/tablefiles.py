@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -71,3 +72,28 @@ def read_vectors(path: str | Path, model: str | None = None, partial: bool = Fal
 def no_rows(*columns: str) -> pa.Table:
     """An empty table of texts."""
     return pa.table({name: pa.array([], pa.string()) for name in columns})
+
+
+def class_count(table: Any) -> int:
+    """C of the model, or as many as labels, predictions and names tell."""
+    known = table.meta.model.classes or len(table.meta.class_names)
+    seen = [int(class_numbers(table.to_arrow(), name).max(initial=-1)) + 1 for name in ("label", "pred")]
+    return max(int(known), *seen, 1)
+
+
+def class_numbers(rows: pa.Table, name: str) -> np.ndarray:
+    """A column of class numbers, −1 where there is none."""
+    if name not in rows.column_names:
+        return np.full(len(rows), -1)
+    numbers = rows[name]
+    if pa.types.is_floating(numbers.type):  # what a data frame makes of integers with gaps
+        values = floats(numbers)
+        return np.where(np.isfinite(values) & (values >= 0), np.nan_to_num(values), -1).astype(np.int64)
+    if not pa.types.is_integer(numbers.type) and not pa.types.is_null(numbers.type):
+        raise InputError(f"{name} must hold class numbers, got {numbers.type}; map names to numbers first.")
+    return np.maximum(pc.fill_null(numbers.cast(pa.int64()), -1).to_numpy(), -1)
+
+
+def floats(column: pa.ChunkedArray) -> np.ndarray:
+    """A numeric column as float64, NaN where there is nothing."""
+    return column.cast(pa.float64()).combine_chunks().to_numpy(zero_copy_only=False)

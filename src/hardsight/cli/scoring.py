@@ -9,7 +9,6 @@ from typing import Any
 
 from hardsight.checkpoints import read_head
 from hardsight.cli.options import command, take
-from hardsight.comparison import class_count
 from hardsight.data import FEATURE_FILES, Columns, FeatureSet, Samples, holds_images, open_data, read_features
 from hardsight.devices import find_device
 from hardsight.distributed import wait_for_all
@@ -24,6 +23,7 @@ from hardsight.scoring import score as scoring
 from hardsight.scoring.options import ScoreOptions, Shard
 from hardsight.scoring.probabilities import score_probabilities
 from hardsight.table import SampleTable, check_new_run
+from hardsight.tablefiles import class_count
 from hardsight.training.checkpoint import is_training, trained_model
 
 _MOST_BAD = 3  # samples that could not be read, in the terminal

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.comparison import class_count
 from hardsight.correlation import spearman
 from hardsight.dynamics import Dynamics
 from hardsight.errors import InputError
@@ -24,6 +23,7 @@ from hardsight.questions import DEGRADATIONS, follows_level, human_accuracy, mea
 from hardsight.records import has_records
 from hardsight.runs import DEGRADED
 from hardsight.table import SampleTable
+from hardsight.tablefiles import class_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

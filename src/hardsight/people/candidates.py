@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.special import softmax
 
-from hardsight.comparison import class_numbers, floats, mid_ranks
+from hardsight.comparison import mid_ranks
 from hardsight.dynamics import Dynamics
 from hardsight.dynamics.summary import STANDARDIZED
 from hardsight.ensemble import matrix
@@ -28,6 +28,7 @@ from hardsight.records import has_records
 from hardsight.runs import read_run
 from hardsight.scores import SCORES
 from hardsight.table import SampleTable, larger_is_harder
+from hardsight.tablefiles import class_numbers, floats
 
 FEWEST = 4  # samples of a correlation
 FEWEST_OF_INTERVAL = 10  # below, intervals do not hold, nor do tests

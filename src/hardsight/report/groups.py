@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.comparison import floats
 from hardsight.report.formatting import counted, cut_name, flags, number, score_title, share
 from hardsight.report.rows import Rows
 from hardsight.report.sections import Notice, Section, table
 from hardsight.runs import is_number
 from hardsight.stats import FEW, Difference, holm, moments, student
 from hardsight.table import larger_is_harder
+from hardsight.tablefiles import floats
 
 MOST_VALUES = 30  # of a column, the largest
 MOST_COLUMNS = 12

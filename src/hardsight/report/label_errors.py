@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.comparison import floats
 from hardsight.data import FEATURE_FILES, DataName
 from hardsight.errors import HardsightError
 from hardsight.extras import first_line
@@ -20,6 +19,7 @@ from hardsight.report.formatting import ID_BYTES
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.sections import Column, Notice, SampleList, Section
 from hardsight.runs import content_hash
+from hardsight.tablefiles import floats
 
 MOST_SUSPECTS, _MOST_BYTES = 20_000, 4_000_000  # on the page: samples, and bytes of their ids
 _MOST_NUMBER = 1 << 22  # larger class numbers are ids of another kind; counting by them would fill the memory

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from hardsight.chance import chance_agreement
-from hardsight.comparison import floats
 from hardsight.report.formatting import between, counted, cut, cut_name, percent, score_title
 from hardsight.report.label_errors import Suspects
 from hardsight.report.planted import planted_counts
@@ -16,6 +15,7 @@ from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.sections import Notice, Section
 from hardsight.runs import Counts, Folds
 from hardsight.stats import FEW, LEVEL, mean_interval, moments, share_interval
+from hardsight.tablefiles import floats
 
 _LENGTH = 400  # characters of a text from outside
 

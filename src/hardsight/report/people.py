@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from hardsight.comparison import floats, mid_ranks
+from hardsight.comparison import mid_ranks
 from hardsight.people import Alignment, Outcome, read_alignment
 from hardsight.people.alignment import RANKED_BY, last_epoch
 from hardsight.people.candidates import TREATMENTS
@@ -17,6 +17,7 @@ from hardsight.report.rows import Rows
 from hardsight.report.samples import largest, top
 from hardsight.report.sections import Axis, Column, Section, View, score_axis, table
 from hardsight.table import harder_end
+from hardsight.tablefiles import floats
 
 HARD = 0.2  # about this share of the samples is called hard, by people and by the model
 BINS_X, BINS_Y = 25, 30

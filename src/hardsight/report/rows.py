@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.comparison import class_count, class_numbers, floats, mid_ranks
+from hardsight.comparison import mid_ranks
 from hardsight.printing import class_name
 from hardsight.report.formatting import NAME_BYTES, cut_name
 from hardsight.runs import is_number
 from hardsight.scores import SCORES
 from hardsight.table import SampleTable
+from hardsight.tablefiles import class_count, class_numbers, floats
 
 if TYPE_CHECKING:
     from hardsight.report.groups import Group

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hardsight.comparison import floats
 from hardsight.dynamics import Dynamics
 from hardsight.dynamics.batches import MOST_COSINES
 from hardsight.phases.drivers import LossChange, split_change
@@ -21,6 +20,7 @@ from hardsight.report.samples import LENGTH, top
 from hardsight.report.sections import Axis, Column, Notice, SampleList, Section, View, axis
 from hardsight.stats import Moments, moments, wilson
 from hardsight.table import harder_end
+from hardsight.tablefiles import floats
 
 MOST_LINES = 12  # in one chart
 MOST_EPOCHS = 200  # that are drawn

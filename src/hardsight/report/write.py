@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.chance import ChanceWarning
-from hardsight.comparison import floats
 from hardsight.dynamics import Dynamics
 from hardsight.errors import InputError, MissingPathError
 from hardsight.idtables import read_by_id
 from hardsight.records import has_records
 from hardsight.registry import whole_number
+from hardsight.tablefiles import floats
 
 from hardsight.report import bad_rows, classes, clusters, comparison, confusions, disagreement, embedding  # isort: skip
 from hardsight.report import distributions, groups, label_errors, neighbors, notices, people, planted  # isort: skip
