@@ -397,6 +397,13 @@ def test_shards_make_one_run_in_any_order(digits, tmp_path):
     assert table["id"].tolist() == whole["id"].tolist()
 
 
+def test_a_run_is_whole_only_when_its_last_unit_is_there(digits, tmp_path):
+    data = TensorDataset(*digits)  # ten units of four samples, one per process
+    whole = [scored(data, tmp_path / "run", shard=(rank, 10), batch_size=4).meta.counts for rank in range(10)]
+    assert [counts is not None for counts in whole] == [False] * 9 + [True]
+    assert whole[-1].rows == 40
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
