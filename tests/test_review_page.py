@@ -50,6 +50,19 @@ def payload():
     return made
 
 
+def test_keys_work_before_anything_was_clicked_but_never_out_of_sight(show, payload):
+    page = show(payload)
+    page.get_by_test_id("tab-suspects").click()
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    page.get_by_test_id("progress").scroll_into_view_if_needed()
+    page.keyboard.press("k")
+    assert verdicts(page) == {payload["lists"][2]["rows"][0]: "keep"}
+    page.evaluate("document.activeElement.blur(); scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_function("document.querySelector('#cards').getBoundingClientRect().bottom < 0")
+    page.keyboard.press("d")
+    assert list(verdicts(page).values()) == ["keep"]
+
+
 def test_by_keyboard_a_list_is_decided_undone_kept_over_a_reload_and_downloaded(show, payload):
     page = show(payload)
     page.get_by_test_id("tab-suspects").click()

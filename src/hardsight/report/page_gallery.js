@@ -44,6 +44,11 @@ function makeGallery(report) {
     back: (undone) => rows.includes(undone[0]) && go(undone[0]),
     leave: () => go(current, true),
   });
+  // Nothing has the focus when the page opens: then a key decides about the card with the ring, if it is in sight.
+  document.addEventListener("keydown", (event) => {
+    const { top, bottom } = find("cards").getBoundingClientRect();
+    if (panel && event.target === document.body && top < innerHeight && bottom > 0) reviewKey(event, panel.bar);
+  });
   find("cards").closest(".gallery").addEventListener("keydown", (event) => {
     if (event.defaultPrevented || typing(event.target)) return;
     if (panel && reviewKey(event, panel.bar)) return;
