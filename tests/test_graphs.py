@@ -10,7 +10,7 @@ import hardsight as hs
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 data = pytest.importorskip("torch_geometric.data", exc_type=Exception)
 
-from hardsight.graphs import SAGPoolNet, read_tu, split_graphs, train_graphs  # noqa: E402
+from hardsight.graphs import PackedGraphs, SAGPoolNet, read_tu, split_graphs, train_graphs  # noqa: E402
 
 
 def write_tu(folder, **changes):
@@ -65,6 +65,22 @@ def test_bad_files_are_refused(tmp_path, changes):
 def test_missing_files_are_refused(tmp_path):
     with pytest.raises(hs.HardsightError, match="NAME_A"):
         read_tu(tmp_path)
+
+
+def test_packed_batches_are_those_of_torch_geometric():
+    graphs = rings_and_stars()
+    for number, graph in enumerate(graphs):  # so that no two are alike
+        graph.x = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(number))
+    lonely = data.Data(x=torch.full((1, 3), 7.0), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.tensor([1]))
+    graphs.insert(2, lonely)
+    packed = PackedGraphs(graphs, torch.device("cpu"))
+    for rows in ([5, 2, 9, 5], [2], list(range(len(graphs)))):
+        expected = data.Batch.from_data_list([graphs[row] for row in rows])
+        x, edges, member, y = packed.batch(np.array(rows))
+        assert torch.equal(x, expected.x)
+        assert torch.equal(edges, expected.edge_index)
+        assert torch.equal(member, expected.batch)
+        assert torch.equal(y, expected.y)
 
 
 def test_splits_are_disjoint_and_follow_the_seed():

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from hardsight.devices import find_device
 from hardsight.errors import InputError, MissingPathError
@@ -124,6 +125,35 @@ class GraphRun:
     model: nn.Module
 
 
+class PackedGraphs:
+    """Graphs end to end on a device, from which a batch is gathered: collating them one by one takes as long as a step.
+
+    Args:
+        graphs: With x, edge_index and y, all with as many features per node.
+        device: Where they are kept.
+    """
+
+    def __init__(self, graphs: Sequence[Any], device: torch.device) -> None:
+        self.x, self.y = (torch.cat([graph[name] for graph in graphs]).to(device) for name in ("x", "y"))
+        self.edges = torch.cat([graph.edge_index for graph in graphs], 1).to(device)  # numbered within each graph
+        self.nodes = np.array([graph.num_nodes for graph in graphs])
+        self.edge_counts = np.array([graph.edge_index.shape[1] for graph in graphs])
+
+    def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Node features, edges, each node's graph within the batch, and labels, as in torch-geometric."""
+        nodes, edges = self.nodes[rows], self.edge_counts[rows]
+        shift = np.repeat(np.cumsum(nodes) - nodes, edges)
+        places = _ranges(self.nodes, rows), _ranges(self.edge_counts, rows), np.repeat(np.arange(len(rows)), nodes)
+        x, edge, member, shift, row = (torch.from_numpy(part).to(self.x.device) for part in (*places, shift, rows))
+        return self.x[x], self.edges[:, edge] + shift, member, self.y[row]
+
+
+def _ranges(sizes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Places of some parts of an array whose parts have these sizes."""
+    starts, kept = (np.cumsum(sizes) - sizes)[rows], sizes[rows]
+    return np.arange(kept.sum()) + np.repeat(starts - (np.cumsum(kept) - kept), kept)
+
+
 def split_graphs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of the training (80%), validation (10%) and test graphs (10%)."""
     order = np.random.default_rng(seed).permutation(count)
@@ -156,20 +186,18 @@ def train_graphs(
         recorder: A `hardsight.Recorder` for the training graphs.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
-    place, loader = find_device(device), need("torch_geometric.loader").DataLoader
-    graphs, rows = list(graphs), split_graphs(len(graphs), whole_number("seed", seed, 0))
-    if min(map(len, rows)) < 1:
+    place, graphs = find_device(device), list(graphs)
+    parts = split_graphs(len(graphs), whole_number("seed", seed, 0))
+    if min(map(len, parts)) < 1:
         raise InputError(f"graphs must be 10 or more, to be split into three parts, got {len(graphs)}.")
-    classes = int(max(int(graph.y) for graph in graphs)) + 1
-    for row, graph in enumerate(graphs):
-        graph.row = torch.tensor([row])
-    parts = [[graphs[row] for row in part] for part in rows]
+    need("torch_geometric")
+    packed = PackedGraphs(graphs, place)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = SAGPoolNet(graphs[0].num_node_features, classes).to(place)
-        batches = loader(parts[0], batch_size, shuffle=True, generator=torch.Generator().manual_seed(seed))
-        others = [list(loader(part, 1024)) for part in parts[1:]]
-        others = [[batch.to(place) for batch in part] for part in others]
+        network = SAGPoolNet(packed.x.shape[1], int(packed.y.max()) + 1).to(place)
+        first, *rest = (cast(Any, part) for part in parts)
+        order = DataLoader(first, batch_size, shuffle=True, generator=torch.Generator().manual_seed(seed))
+        others = [[packed.batch(rows.numpy()) for rows in DataLoader(part, 1024)] for part in rest]
         objective, best = build_loss(loss, epochs=most_epochs), (-1.0, 0, 0.0)
         optimizer = torch.optim.Adam(network.parameters(), lr=lr, weight_decay=weight_decay)
         kept: dict[str, Tensor] = {}
@@ -178,11 +206,11 @@ def train_graphs(
             objective.at(epoch - 1)
             network.train()
             with nullcontext() if recorder is None else capture(network) as head:
-                for batch in batches:
-                    batch = batch.to(place)
-                    value = objective(network(batch.x, batch.edge_index, batch.batch), batch.y)
+                for rows in order:
+                    x, edges, member, y = packed.batch(rows.numpy())
+                    value = objective(network(x, edges, member), y)
                     if recorder is not None:
-                        recorder.update(batch.row, head, batch.y)
+                        recorder.update(rows, head, y)
                     optimizer.zero_grad()
                     value.backward()
                     optimizer.step()
@@ -199,7 +227,7 @@ def train_graphs(
 
 
 @torch.no_grad()
-def _accuracy(network: nn.Module, batches: Sequence[Any]) -> float:
+def _accuracy(network: nn.Module, batches: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]) -> float:
     network.eval()
-    right = [(network(b.x, b.edge_index, b.batch).argmax(1) == b.y) for b in batches]
+    right = [(network(x, edges, member).argmax(1) == y) for x, edges, member, y in batches]
     return torch.cat(right).float().mean().item()
