@@ -116,12 +116,14 @@ class _Dispatch:
             for _ in range(min(self.count, len(todo))):
                 self._prepare(self.actor.remote())
             while todo or any(unit is not None for _, unit, _ in self.running.values()):
-                for task in self.ray.wait(list(self.running), timeout=1)[0]:
+                ended = self.ray.wait(list(self.running), timeout=1)[0]
+                for task in ended:
                     worker, unit, _ = self.running.pop(task)
                     reason, lost = self._reason(task)
                     if reason is not None:
                         failures[unit] += 1
-                        last = failures[unit] >= self.engine.tries
+                        # A node takes all its workers with it, those without a unit too: that is one loss, not many.
+                        last = failures[unit] >= self.engine.tries * (self.count if unit is None else 1)
                         if unit is None and last:
                             raise WorkerError("workers are lost while they start: look at Ray's logs for the reason.")
                         if unit is not None and last:
@@ -133,7 +135,7 @@ class _Dispatch:
                     elif unit is not None and (reason is None or unit in self.outcome.failed):
                         bar.update(self.job.samples(unit))
                     if lost:
-                        bar.set_postfix(lost=self.outcome.lost)
+                        self.ray.kill(worker)  # one that only cannot be reached would keep its GPU
                         self._prepare(self.actor.remote())
                     elif todo:
                         unit = todo.popleft()
@@ -141,6 +143,8 @@ class _Dispatch:
                     else:
                         self._prepare(worker)  # another may fail and leave its unit to this one
                 self._stop_hanging()
+                at_work = sum(unit is not None for _, unit, _ in self.running.values())
+                bar.set_postfix(workers=at_work, lost=self.outcome.lost, refresh=not ended)
         return self.outcome
 
     def _prepare(self, worker: Any) -> None:
@@ -151,14 +155,14 @@ class _Dispatch:
         """Why a task failed, if it did, and whether its worker was lost with it."""
         try:
             notes = self.ray.get(task)
-        except self.ray.exceptions.RayActorError:
-            self.outcome.lost += 1
-            return "its worker was lost", True
         except self.ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", error)
             if isinstance(cause, (InputError, DiskError, WorkerError)):  # the same on every try
                 raise cause from None
             return f"{type(cause).__name__}: {first_line(cause)}", False
+        except self.ray.exceptions.RayError:  # of the worker, its node, or its memory
+            self.outcome.lost += 1
+            return "its worker was lost", True
         self.outcome.notes += [note for note in notes if note not in self.outcome.notes]
         return None, False
 
