@@ -8,6 +8,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from command_line import failure, run
+from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 from shard_files import network, rows_of, write_tars
 from test_runfolder import PLAN, finished, part
 
 import hardsight as hs
+from hardsight import stores
 from hardsight.data import open_data, read_features
 from hardsight.errors import ExistingPathError, InputError, MissingPathError, StateError, StoreError
 from hardsight.runs import RunWriter, write_unit
@@ -35,6 +38,11 @@ def server():
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _new_connections():
+    stores._filesystem.cache_clear()
 
 
 @pytest.fixture
@@ -87,7 +95,7 @@ def test_a_path_on_a_store_keeps_its_slashes_and_never_touches_the_disk():
     assert str(pickle.loads(pickle.dumps(path))) == str(path.parent / "run") == "s3://bucket/a/run"
     assert (path.name, path.absolute(), path.resolve()) == ("run", path, path)
     for function in (os.fspath, open, Path.touch, Path.iterdir, pq.read_table):
-        with pytest.raises(StoreError, match="s3://bucket/a/run is on an object store"):
+        with pytest.raises(StoreError, match=r"s3://bucket/a/run .*store"):
             list(function(path) or ())
 
 
@@ -100,16 +108,14 @@ def test_what_is_no_store_is_a_local_path(tmp_path, monkeypatch):
     assert as_path(Path("odd:/run")) == Path("odd:/run")  # a folder of that name
 
 
-def test_file_urls_are_local_paths(tmp_path, capsys):
+def test_file_urls_are_local_paths(tmp_path):
     table = hs.score_features(torch.eye(3), torch.eye(3), torch.tensor([0, 1, 1]))
     assert table.save(tmp_path.as_uri() + "/run") == tmp_path / "run"
     same_tables(hs.SampleTable.load((tmp_path / "run").as_uri()), hs.SampleTable.load(tmp_path / "run"))
     features = write_features(tmp_path)
-    for name, out in ((features, tmp_path / "plain"), (features.as_uri(), (tmp_path / "url").as_uri())):
-        assert run(capsys, "score", name, "--folds", 2, "-o", out)[0] == 0
-    plain, url = (hs.SampleTable.load(tmp_path / name) for name in ("plain", "url"))
-    same_tables(plain, url)
-    assert plain.meta.source == url.meta.source
+    by_url, by_path = (read_features(name) for name in (features.as_uri(), features))
+    assert torch.equal(by_url.features, by_path.features)
+    assert (by_url.ids, by_url.origin) == (by_path.ids, by_path.origin)
 
 
 def test_shards_by_a_file_url_are_those_of_the_path(tmp_path):
@@ -133,7 +139,7 @@ def test_a_table_comes_back_as_it_was_saved(bucket, tmp_path):
     same_tables(stored, local)
     assert stored.meta == local.meta
     assert len(stored.bad) == 1
-    with pytest.raises(ExistingPathError, match="is there already"):
+    with pytest.raises(ExistingPathError, match=r"/run .*already"):
         table.save(f"{bucket}/run")
     table.head(10).save(f"{bucket}/run", overwrite=True)
     assert len(hs.SampleTable.load(f"{bucket}/run")) == 10
@@ -151,9 +157,14 @@ def test_a_run_on_a_store_is_the_run_on_a_disk(bucket, tmp_path):
     assert names[0] == names[1]
     assert len(names[0]) == 3
     assert hs.score(network(), data, out=f"{bucket}/run", **arguments).meta.already_complete
-    with pytest.raises(ExistingPathError, match=r"s3://.*/run holds another run"):
+    with pytest.raises(ExistingPathError, match=r"s3://.*/run .*bias"):
         hs.score(network(), data, out=f"{bucket}/run", use_bias=False, **arguments)
-    folds = [hs.score(network(), data, out=out, folds=2, **arguments) for out in (tmp_path / "f", f"{bucket}/f")]
+
+
+def test_folds_on_a_store_are_those_on_a_disk(bucket, tmp_path):
+    data = open_data(write_tars(tmp_path))
+    arguments = {"preprocess": "raw", "batch_size": 8, "progress": False, "folds": 2}
+    folds = [hs.score(network(), data, out=out, **arguments) for out in (tmp_path / "f", f"{bucket}/f")]
     same_tables(*folds)
     assert not [item for item in (bucket / "f").rglob("*") if "stages" in item.parts]
 
@@ -167,7 +178,7 @@ def test_a_killed_run_resumes_and_rescores_what_is_not_whole(bucket, tmp_path):
     cut = next(file for file in (path / "scores").glob("u00000003-*"))
     content = cut.read_bytes()[:-10]
     cut.write(lambda file: file.write_bytes(content))
-    with pytest.raises(StateError, match="is damaged: scores/u00000003-"):
+    with pytest.raises(StateError, match="scores/u00000003-"):
         hs.SampleTable.load(path, partial=True)
     again = hs.score(network(), data, **arguments)
     same_tables(again, whole)
@@ -180,7 +191,7 @@ def test_a_finished_run_that_is_truncated_is_an_error(bucket):
     path = finished(bucket / "run", part(["a", "b"]))
     file = next((path / "scores").glob("*"))
     file.write(lambda temporary: temporary.write_bytes(b"PAR1"))
-    with pytest.raises(StateError, match="is missing or not as it was written"):
+    with pytest.raises(StateError, match="scores/u00000000-"):
         hs.SampleTable.load(path)
 
 
@@ -196,7 +207,7 @@ def test_of_two_writers_of_a_unit_the_last_marker_counts(bucket):
 
 def test_a_folder_of_others_is_never_written_to(bucket):
     upload(bucket / "mine/notes.txt", Path(__file__))
-    with pytest.raises(ExistingPathError, match=r"has other things in it \(notes.txt"):
+    with pytest.raises(ExistingPathError, match=r"/mine .*notes\.txt"):
         finished(bucket / "mine", part(["a"]))
     path = finished(bucket / "run", part(["a"]))
     upload(path / "notes.txt", Path(__file__))
@@ -219,7 +230,7 @@ def test_tar_shards_on_a_store_are_the_same_samples(bucket, tmp_path):
         assert samples.fingerprint() == open_data(name).fingerprint()
         same_tables(hs.score(network(), samples, preprocess="raw", progress=False), local)
     same_tables(hs.score(network(), samples, preprocess="raw", progress=False, workers=2), local)
-    with pytest.raises(MissingPathError, match=r"there is no s3://.*/images-003.tar"):
+    with pytest.raises(MissingPathError, match=r"s3://.*/images-003\.tar"):
         open_data(f"{bucket}/shards/images-{{000..3}}.tar")
 
 
@@ -241,7 +252,7 @@ def test_an_object_that_changes_while_it_is_read_is_noticed(bucket, tmp_path):
     upload(bucket / "a.tar", tars / "images-000.tar")
     samples = open_data(f"{bucket}/a.tar")
     (bucket / "a.tar").write(lambda file: file.write_bytes((tars / "images-001.tar").read_bytes() + bytes(512)))
-    with pytest.raises(InputError, match="has changed since it was opened"):
+    with pytest.raises(InputError, match=r"a\.tar .*changed"):
         samples.load(0, 3)
 
 
@@ -270,7 +281,7 @@ def test_what_a_run_names_on_a_store_is_not_opened(bucket, tmp_path):
     for file in (tars := write_tars(tmp_path)).glob("*.tar"):
         upload(bucket / file.name, file)
     table = hs.score(network(), f"{bucket}/{file.name}", preprocess="raw", progress=False)
-    with pytest.raises(InputError, match="name the data with --data"):
+    with pytest.raises(InputError, match="--data"):
         hs.data.data_of(table.meta)
     assert len(hs.data.data_of(table.meta, f"{bucket}/{file.name}")) == len(table)
     assert len(hs.data.data_of(table.meta, tars / file.name)) == len(table)
@@ -326,21 +337,21 @@ def test_credentials_that_are_missing_are_one_sentence(refusing, monkeypatch, tm
 
 def test_a_bucket_or_an_object_that_does_not_exist_is_one_sentence(bucket, tmp_path, capsys):
     for read in (hs.SampleTable.load, open_data, read_features):
-        with pytest.raises(StoreError, match="there is no bucket s3://nowhere"):
+        with pytest.raises(StoreError, match="bucket s3://nowhere"):
             read("s3://nowhere/a.parquet")
-    with pytest.raises(StoreError, match="there is no bucket s3://nowhere"):
+    with pytest.raises(StoreError, match="bucket s3://nowhere"):
         finished("s3://nowhere/run", part(["a"]))
-    with pytest.raises(MissingPathError, match=r"holds no hardsight run: no such folder"):
+    with pytest.raises(MissingPathError, match=r"s3://.*/run .*folder"):
         hs.SampleTable.load(f"{bucket}/run")
     for read in (open_data, read_features):
-        with pytest.raises(MissingPathError, match=r"there is no .*s3://.*/a.parquet"):
+        with pytest.raises(MissingPathError, match=r"s3://.*/a\.parquet"):
             read(f"{bucket}/a.parquet")
     assert "there is no bucket" in failure(capsys, "score", "s3://nowhere/f.parquet", "-o", tmp_path / "run")
 
 
 def test_a_store_that_does_not_answer_is_one_sentence(environment, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    with pytest.raises(StoreError, match=r"cannot be reached: no store answers at http://127.0.0.1:1"):
+    with pytest.raises(StoreError, match=r"s3://bucket/run.*http://127\.0\.0\.1:1"):
         hs.SampleTable.load("s3://bucket/run")
 
 
@@ -348,31 +359,45 @@ def test_samples_are_not_bad_because_a_store_fails(bucket, tmp_path, monkeypatch
     samples = open_data(upload(bucket / "a.tar", write_tars(tmp_path) / "images-000.tar"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     for workers in (0, 1):
-        with pytest.raises(StoreError, match="cannot be reached") as caught:
+        with pytest.raises(StoreError, match=r"a\.tar .*127\.0\.0\.1:1") as caught:
             hs.score(network(), samples, preprocess="raw", progress=False, workers=workers)
         assert "Traceback" not in str(caught.value)
 
 
 def test_an_unknown_scheme_is_one_sentence(capsys, tmp_path):
     for function in (as_path, hs.SampleTable.load, open_data, read_features):
-        with pytest.raises(InputError, match=r"'s4://bucket/x.parquet' is on no store .* did you mean s3"):
+        with pytest.raises(InputError, match=r"'s4://bucket/x\.parquet'.* s3"):
             function("s4://bucket/x.parquet")
     assert "did you mean" in failure(capsys, "report", "s4://bucket/run")
-    with pytest.raises(InputError, match="must name a bucket"):
+    with pytest.raises(InputError, match="s3://bucket/name"):
         as_path("s3://")
+
+
+def test_hugging_face_is_read_through_fsspec(monkeypatch, tmp_path):
+    files, features = MemoryFileSystem(), write_features(tmp_path)
+    files.pipe("/datasets/me/set/features.parquet", features.read_bytes())
+    files.pipe("/datasets/me/set/a.tar", (write_tars(tmp_path) / "images-000.tar").read_bytes())
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(HfFileSystem=lambda: files))
+    assert torch.equal(
+        read_features("hf://datasets/me/set/features.parquet").features, read_features(features).features
+    )
+    samples = open_data("hf://datasets/me/set/a.tar")
+    assert (samples.ids[0], len(samples)) == ("a/00", 8)
+    with pytest.raises(MissingPathError, match=r"hf://datasets/me/set/b\.parquet"):
+        read_features("hf://datasets/me/set/b.parquet")
 
 
 def test_hugging_face_needs_its_library_and_is_only_read(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(StateError, match=r"huggingface_hub is not installed; pip install huggingface_hub"):
+    with pytest.raises(StateError, match="pip install huggingface_hub"):
         read_features("hf://datasets/me/set/x.parquet")
-    with pytest.raises(StoreError, match="can only be read"):
+    with pytest.raises(StoreError, match=r"hf://.*/meta\.json .*read"):
         as_path("hf://datasets/me/run/meta.json").write(lambda file: None)
 
 
 def test_what_needs_a_disk_says_so(bucket, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(StoreError, match=r"s3://.*/run is on an object store, and this needs a disk"):
+    with pytest.raises(StoreError, match=r"s3://.*/run .*disk"):
         hs.Recorder(f"{bucket}/run")
     path = finished(bucket / "run", part(["a", "b"]))
     for arguments in (
