@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hardsight.errors import DiskError, InputError, StateError
+from hardsight.errors import DiskError, InputError, StateError, StoreError
 from hardsight.extras import first_line, need
 from hardsight.registry import whole_number
 from hardsight.userfile import USER_MODULE
@@ -157,7 +157,7 @@ class _Dispatch:
             notes = self.ray.get(task)
         except self.ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", error)
-            if isinstance(cause, (InputError, DiskError, WorkerError)):  # the same on every try
+            if isinstance(cause, (InputError, DiskError, StoreError, WorkerError)):  # the same on every try
                 raise cause from None
             return f"{type(cause).__name__}: {first_line(cause)}", False
         except self.ray.exceptions.RayError:  # of the worker, its node, or its memory
