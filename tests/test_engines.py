@@ -22,6 +22,7 @@ import hardsight as hs
 from hardsight import engines
 from hardsight.errors import InputError, StateError
 
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # as the engine does, before Ray is imported
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*:DeprecationWarning")]
@@ -126,6 +127,33 @@ def test_a_node_that_is_lost_with_all_its_workers_stops_no_run(tmp_path):
     assert (outcome.lost, outcome.failed) == (4, {})
     with pytest.raises(StateError, match="start"):  # nobody can work there
         engines._Dispatch(engines.Ray(), fake_ray(lost=99), Files(tmp_path, {})).run(range(6), False)
+
+
+def test_a_run_for_which_no_worker_can_be_started_stops_and_says_that_it_resumes(tmp_path):
+    engine = engines.Ray(workers=1, cpus=99, patience=1)  # as many as no node has, or none that is left
+    with pytest.raises(StateError, match=r"no worker for 1 seconds \(each needs 99 CPU\).*same command.* resumes"):
+        engine.run(Files(tmp_path, {}), range(2), progress=False)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="patience"):
+        engines.Ray(patience=0)
+
+
+def test_a_run_whose_last_worker_is_lost_stops(tmp_path):
+    cluster = fake_ray(lost=0)
+    get, units = cluster.get, []
+
+    def get_until_lost(task):
+        if task[0] == "run":
+            units.append(task)
+            if len(units) > 2:
+                raise ray.exceptions.NodeDiedError("gone")
+        return get(task)
+
+    cluster.get = get_until_lost
+    cluster.wait = lambda tasks, timeout: ([] if len(units) > 2 else tasks[:1], [])  # nobody is started again
+    with pytest.raises(StateError, match=r"no worker for .*resumes"):
+        engines._Dispatch(engines.Ray(workers=1, patience=0.1), cluster, Files(tmp_path, {})).run(range(6), False)
+    assert len(units) == 3
 
 
 def test_what_would_fail_everywhere_stops_the_run(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ only hands out numbers, so a lost worker costs the unit it was at.
 from __future__ import annotations
 
 import math
+import os
 import platform
 import socket
 import sys
@@ -62,6 +63,8 @@ class Ray:
         tries: How often a unit may fail before its samples are bad.
         timeout: Seconds after which a worker that is still at one unit is stopped and started again; never if not
             given.
+        patience: Seconds without a working worker after which the run stops and can be resumed: the nodes are gone,
+            or none has what a worker needs.
 
     Examples:
         >>> engine = Ray(workers=2, timeout=600)
@@ -75,15 +78,19 @@ class Ray:
     gpus: float | None = None
     tries: int = 3
     timeout: float | None = None
+    patience: float = 600
 
     def __post_init__(self) -> None:
         for name in ("cpus", "tries", *(["workers"] if self.workers is not None else [])):
             whole_number(name, getattr(self, name), 1)
-        if self.timeout is not None and not self.timeout > 0:
-            raise InputError(f"timeout must be a number of seconds above 0, got {self.timeout}.")
+        for name in ("patience", *(["timeout"] if self.timeout is not None else [])):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be a number of seconds above 0, got {getattr(self, name)}.")
 
     def run(self, job: Job, units: Sequence[int], progress: bool = True) -> Outcome:
         """Do the units; those that failed on every try are in the outcome."""
+        # Under `uv run`, Ray would upload the current folder and build a new environment for the workers from it.
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         ray = need("ray")
         with _session(ray, self.address):
             return _Dispatch(self, ray, job).run(units, progress)
@@ -102,6 +109,7 @@ class _Dispatch:
             ray.cloudpickle.register_pickle_by_value(module)  # no worker can import a user's file by its name
         options = {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": 0}
         self.actor, self.packed = ray.remote(**options)(_Worker), ray.put(job)
+        self.needs = f"each needs {engine.cpus} CPU" + (f" and {gpus:g} GPU" if gpus else "")
         # What each worker is at: a unit, or None while it is prepared, and since when.
         self.running: dict[Any, tuple[Any, int | None, float]] = {}
 
@@ -115,6 +123,7 @@ class _Dispatch:
             stack.callback(self._end)
             for _ in range(min(self.count, len(todo))):
                 self._prepare(self.actor.remote())
+            last_worker = time.monotonic()
             while todo or any(unit is not None for _, unit, _ in self.running.values()):
                 ended = self.ray.wait(list(self.running), timeout=1)[0]
                 for task in ended:
@@ -145,6 +154,13 @@ class _Dispatch:
                 self._stop_hanging()
                 at_work = sum(unit is not None for _, unit, _ in self.running.values())
                 bar.set_postfix(workers=at_work, lost=self.outcome.lost, refresh=not ended)
+                if at_work:
+                    last_worker = time.monotonic()
+                elif time.monotonic() - last_worker > self.engine.patience:  # Ray itself waits forever
+                    raise WorkerError(
+                        f"Ray could start no worker for {self.engine.patience:g} seconds ({self.needs}): check the "
+                        "cluster and run the same command again, which resumes."
+                    )
         return self.outcome
 
     def _prepare(self, worker: Any) -> None:
