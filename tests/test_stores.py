@@ -18,6 +18,7 @@ import torch
 from command_line import failure, run
 from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
+from report_runs import in_page
 from shard_files import network, rows_of, write_tars
 from test_runfolder import PLAN, finished, part
 
@@ -275,6 +276,57 @@ def test_the_command_scores_features_of_a_store_into_a_store_and_reports_them(bu
     assert Path("lists/actions.csv").is_file()
     assert run(capsys, "clean", f"{bucket}/run", "--data", url, "-o", "lists", "--overwrite")[0] == 0
     assert not Path("s3:").exists()
+
+
+def test_alignment_on_a_store_is_that_on_a_disk(bucket, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    features, weight = torch.randn(120, 6, generator=generator), torch.randn(4, 6, generator=generator)
+    table = hs.score_features(features, weight, torch.arange(120) % 4, ids=[f"test:{i}" for i in range(120)])
+    counts = np.random.default_rng(0).multinomial(20, [0.4, 0.3, 0.2, 0.1], 120)
+    np.savez("people.npz", counts=counts)
+    printed = []
+    for place in ("local", f"{bucket}/run"):
+        table.save(place)
+        code, out, _ = run(capsys, "align", place, "--human", "people.npz")
+        assert code == 0
+        printed.append(out.replace(place, "RUN"))
+    assert printed[0] == printed[1]
+    local, stored = Path("local/alignment"), bucket / "run/alignment"
+    names = sorted(file.name for file in local.iterdir())
+    assert sorted(file.name for file in stored.glob("*")) == names
+    differing = [name for name in names if (local / name).read_bytes() != (stored / name).read_bytes()]
+    assert differing in ([], ["summary.json"])  # which says when it was written
+    summaries = [json.loads((place / "summary.json").read_text()) for place in (local, stored)]
+    different = {key for key in summaries[0] if summaries[0][key] != summaries[1][key]}
+    assert different <= {"made"}, [[summary[key] for key in different] for summary in summaries]
+    assert run(capsys, "report", f"{bucket}/run", "-o", "report.html")[0] == 0
+    assert in_page(Path("report.html"))["people"]["tables"]
+    assert not Path("s3:").exists()
+
+
+def test_shares_of_a_run_on_a_store_are_the_run_of_one_process_on_a_disk(bucket, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tars = write_tars(tmp_path)
+    for file in tars.glob("*.tar"):
+        upload(bucket / "tars" / file.name, file)
+    Path("net.py").write_text("from shard_files import network as build\n")
+    options = ("--batch-size", 4)
+    assert run(capsys, "score", "net.py:build", tars, "-o", "local", *options)[0] == 0
+    local = hs.SampleTable.load("local")
+    command = ("score", "net.py:build", f"{bucket}/tars", "-o", f"{bucket}/run", *options, "--shard")
+    code, printed, _ = run(capsys, *command, "0/2")
+    assert code == 0
+    assert f"12 samples are safe in {bucket}/run/" in printed
+    with pytest.raises(StateError, match=r"s3://.*/run"):
+        hs.SampleTable.load(f"{bucket}/run")
+    code, printed, _ = run(capsys, *command, "1/2")
+    assert code == 0
+    assert "24 samples scored" in printed
+    stored = hs.SampleTable.load(f"{bucket}/run")
+    same_tables(stored, local)
+    assert stored.meta.counts == local.meta.counts
+    assert len(list((bucket / "run/parts").glob("*"))) == 6
 
 
 def test_what_a_run_names_on_a_store_is_not_opened(bucket, tmp_path):
