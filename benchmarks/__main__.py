@@ -25,6 +25,8 @@ MODULES = {
     "report": ("report",),
     "training": ("recorder", "records"),
     "faults": ("faults",),
+    "otherfaults": ("otherfaults",),
+    "sizing": ("sizing",),
 }
 BENCHMARKS = {name: module for module, names in MODULES.items() for name in names}
 

@@ -1,14 +1,20 @@
 """Engines: the rows of a run are the same whoever scores them, and whoever is lost on the way."""
 
+import io
 import os
+import re
 import signal
 import sys
+import threading
 import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import tqdm
 from command_line import run as command
 from torch import nn
 
@@ -16,17 +22,29 @@ import hardsight as hs
 from hardsight import engines
 from hardsight.errors import InputError, StateError
 
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # as the engine does, before Ray is imported
 ray = pytest.importorskip("ray")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*:DeprecationWarning")]
+
+
+LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by the address of a network card
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """One Ray for all tests: it takes some seconds to start."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    """One Ray for all tests: it takes some seconds to start. It can be given further nodes on this machine."""
+    place = {"node_ip_address": LOOPBACK, "num_cpus": 2, "include_dashboard": False}
+    started = cluster_utils.Cluster(initialize_head=True, head_node_args=place)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
-    yield
+    connect(started)
+    yield started
     ray.shutdown()
+    started.shutdown()
+
+
+def connect(cluster):
+    ray.init(cluster.address, log_to_driver=False, logging_level="ERROR", _node_ip_address=LOOPBACK)
 
 
 class Files:
@@ -54,17 +72,88 @@ class Files:
         return work
 
 
-def test_units_survive_workers_that_die_hang_or_fail(tmp_path):
+def test_units_survive_workers_that_die_hang_or_fail(tmp_path, monkeypatch):
     faults = {1: ("killed", 1), 3: ("killed", 9), 4: (ValueError("odd"), 1), 5: (ValueError("bad file"), 9)}
     faults[7] = ("hangs", 1)
+    bars = []
+
+    class Bar(tqdm.tqdm):
+        """A progress bar as on a terminal, which nobody sees."""
+
+        def __init__(self, **options):
+            super().__init__(**options | {"disable": False, "file": io.StringIO()})
+            bars.append(self)
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
     engine = engines.Ray(workers=2, timeout=4, tries=2)
-    outcome = engine.run(Files(tmp_path, faults), range(9), progress=False)
+    outcome = engine.run(Files(tmp_path, faults), range(9))
     assert set(outcome.failed) == {3, 5}
     assert "bad file" in outcome.failed[5]
     assert outcome.lost == 1 + 2 + 1
     assert outcome.notes == ["a note"]
     tries = {unit: len(list(tmp_path.glob(f"{unit}-*"))) for unit in range(9)}
     assert tries == {0: 1, 1: 2, 2: 1, 3: 2, 4: 2, 5: 2, 6: 1, 7: 2, 8: 1}
+    [bar] = bars
+    assert (bar.n, bar.total) == (90, 90)  # units that failed on every try are done with, too
+    assert "lost=4" in bar.postfix
+    shown = bar.fp.getvalue()
+    assert re.search(r"\d<\d", shown), shown  # elapsed and remaining time
+    assert "samples/s" in shown or "s/ samples" in shown, shown
+
+
+def fake_ray(lost):
+    """A cluster of four cores whose first `lost` workers die while they start."""
+    numbers = count()
+
+    def calls(kind):
+        return SimpleNamespace(remote=lambda *_: (kind, next(numbers)))
+
+    def get(task):
+        if task[0] == "prepare" and task[1] < lost:
+            raise ray.exceptions.ActorDiedError
+        return []
+
+    return SimpleNamespace(
+        exceptions=ray.exceptions, cloudpickle=ray.cloudpickle, cluster_resources=lambda: {"CPU": 4}, get=get,
+        put=lambda job: job, kill=lambda worker: None, wait=lambda tasks, timeout: (tasks[:1], []),
+        remote=lambda **_: lambda actor: SimpleNamespace(
+            remote=lambda: SimpleNamespace(prepare=calls("prepare"), run=calls("run"))
+        ),
+    )  # fmt: skip
+
+
+def test_a_node_that_is_lost_with_all_its_workers_stops_no_run(tmp_path):
+    outcome = engines._Dispatch(engines.Ray(), fake_ray(lost=4), Files(tmp_path, {})).run(range(6), False)
+    assert (outcome.lost, outcome.failed) == (4, {})
+    with pytest.raises(StateError, match="start"):  # nobody can work there
+        engines._Dispatch(engines.Ray(), fake_ray(lost=99), Files(tmp_path, {})).run(range(6), False)
+
+
+def test_a_run_for_which_no_worker_can_be_started_stops_and_says_that_it_resumes(tmp_path):
+    engine = engines.Ray(workers=1, cpus=99, patience=1)  # as many as no node has, or none that is left
+    with pytest.raises(StateError, match=r"1 seconds .*99 CPU"):
+        engine.run(Files(tmp_path, {}), range(2), progress=False)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="patience"):
+        engines.Ray(patience=0)
+
+
+def test_a_run_whose_last_worker_is_lost_stops(tmp_path):
+    cluster = fake_ray(lost=0)
+    get, units = cluster.get, []
+
+    def get_until_lost(task):
+        if task[0] == "run":
+            units.append(task)
+            if len(units) > 2:
+                raise ray.exceptions.NodeDiedError("gone")
+        return get(task)
+
+    cluster.get = get_until_lost
+    cluster.wait = lambda tasks, timeout: ([] if len(units) > 2 else tasks[:1], [])  # nobody is started again
+    with pytest.raises(StateError, match=r"0\.1 seconds"):
+        engines._Dispatch(engines.Ray(workers=1, patience=0.1), cluster, Files(tmp_path, {})).run(range(6), False)
+    assert len(units) == 3
 
 
 def test_what_would_fail_everywhere_stops_the_run(tmp_path, monkeypatch):
@@ -114,6 +203,53 @@ def test_rows_are_those_of_one_process_bit_by_bit(tmp_path):
     again = hs.score(Fragile(tmp_path), (x, y), out=tmp_path / "shared", **options)
     assert again.meta.resumed == 10_000 - 256
     assert again.to_arrow().equals(alone.to_arrow())
+
+
+class Slow(nn.Module):
+    """A classifier that takes its time, and notes which processes used it."""
+
+    def __init__(self, folder):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers, self.folder = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), folder
+
+    def forward(self, x):
+        Path(self.folder, f"process-{os.getpid()}").touch()
+        time.sleep(0.02)
+        return self.layers(x)
+
+
+def test_a_lost_node_costs_units_and_no_rows(tmp_path, cluster):
+    draw = np.random.default_rng(0)
+    data = draw.random((3000, 8, 8), dtype=np.float32), draw.integers(0, 10, 3000)
+    options = {"device": "cpu", "workers": 0, "version": "1", "batch_size": 32}
+    alone = hs.score(Slow(tmp_path), data, out=tmp_path / "alone", **options)
+    unfinished = []
+
+    def remove():
+        """Remove the second node when a worker on each has begun."""
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.glob("process-*"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        unfinished.append(not (tmp_path / "shared" / "meta.json").exists())
+        cluster.remove_node(node, allow_graceful=False)
+
+    ray.shutdown()
+    node = cluster.add_node(node_ip_address=LOOPBACK, num_cpus=2)
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        engine = engines.Ray(address=cluster.address, cpus=2)  # one worker on each node
+        shared = hs.score(Slow(tmp_path), data, out=tmp_path / "shared", engine=engine, **options)
+    finally:
+        remover.join()
+        connect(cluster)
+    assert len(list(tmp_path.glob("process-*"))) == 3  # this one and two workers
+    assert unfinished == [True]
+    assert shared["id"].tolist() == [f"data:{i}" for i in range(3000)]
+    assert shared.to_arrow().equals(alone.to_arrow())
+    assert shared.vectors.equals(alone.vectors)
+    assert shared.meta.counts == alone.meta.counts
 
 
 def test_samples_of_a_unit_that_fails_on_every_worker_are_bad(tmp_path):

@@ -7,6 +7,7 @@ only hands out numbers, so a lost worker costs the unit it was at.
 from __future__ import annotations
 
 import math
+import os
 import platform
 import socket
 import sys
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hardsight.errors import DiskError, InputError, StateError
+from hardsight.errors import DiskError, InputError, StateError, StoreError
 from hardsight.extras import first_line, need
 from hardsight.registry import whole_number
 from hardsight.userfile import USER_MODULE
@@ -62,6 +63,8 @@ class Ray:
         tries: How often a unit may fail before its samples are bad.
         timeout: Seconds after which a worker that is still at one unit is stopped and started again; never if not
             given.
+        patience: Seconds without a working worker after which the run stops and can be resumed: the nodes are gone,
+            or none has what a worker needs.
 
     Examples:
         >>> engine = Ray(workers=2, timeout=600)
@@ -75,15 +78,19 @@ class Ray:
     gpus: float | None = None
     tries: int = 3
     timeout: float | None = None
+    patience: float = 600
 
     def __post_init__(self) -> None:
         for name in ("cpus", "tries", *(["workers"] if self.workers is not None else [])):
             whole_number(name, getattr(self, name), 1)
-        if self.timeout is not None and not self.timeout > 0:
-            raise InputError(f"timeout must be a number of seconds above 0, got {self.timeout}.")
+        for name in ("patience", *(["timeout"] if self.timeout is not None else [])):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be a number of seconds above 0, got {getattr(self, name)}.")
 
     def run(self, job: Job, units: Sequence[int], progress: bool = True) -> Outcome:
         """Do the units; those that failed on every try are in the outcome."""
+        # Under `uv run`, Ray would upload the current folder and build a new environment for the workers from it.
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         ray = need("ray")
         with _session(ray, self.address):
             return _Dispatch(self, ray, job).run(units, progress)
@@ -102,6 +109,7 @@ class _Dispatch:
             ray.cloudpickle.register_pickle_by_value(module)  # no worker can import a user's file by its name
         options = {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": 0}
         self.actor, self.packed = ray.remote(**options)(_Worker), ray.put(job)
+        self.needs = f"each needs {engine.cpus} CPU" + (f" and {gpus:g} GPU" if gpus else "")
         # What each worker is at: a unit, or None while it is prepared, and since when.
         self.running: dict[Any, tuple[Any, int | None, float]] = {}
 
@@ -115,13 +123,16 @@ class _Dispatch:
             stack.callback(self._end)
             for _ in range(min(self.count, len(todo))):
                 self._prepare(self.actor.remote())
+            last_worker = time.monotonic()
             while todo or any(unit is not None for _, unit, _ in self.running.values()):
-                for task in self.ray.wait(list(self.running), timeout=1)[0]:
+                ended = self.ray.wait(list(self.running), timeout=1)[0]
+                for task in ended:
                     worker, unit, _ = self.running.pop(task)
                     reason, lost = self._reason(task)
                     if reason is not None:
                         failures[unit] += 1
-                        last = failures[unit] >= self.engine.tries
+                        # A node takes all its workers with it, those without a unit too: that is one loss, not many.
+                        last = failures[unit] >= self.engine.tries * (self.count if unit is None else 1)
                         if unit is None and last:
                             raise WorkerError("workers are lost while they start: look at Ray's logs for the reason.")
                         if unit is not None and last:
@@ -133,7 +144,7 @@ class _Dispatch:
                     elif unit is not None and (reason is None or unit in self.outcome.failed):
                         bar.update(self.job.samples(unit))
                     if lost:
-                        bar.set_postfix(lost=self.outcome.lost)
+                        self.ray.kill(worker)  # one that only cannot be reached would keep its GPU
                         self._prepare(self.actor.remote())
                     elif todo:
                         unit = todo.popleft()
@@ -141,6 +152,15 @@ class _Dispatch:
                     else:
                         self._prepare(worker)  # another may fail and leave its unit to this one
                 self._stop_hanging()
+                at_work = sum(unit is not None for _, unit, _ in self.running.values())
+                bar.set_postfix(workers=at_work, lost=self.outcome.lost, refresh=not ended)
+                if at_work:
+                    last_worker = time.monotonic()
+                elif time.monotonic() - last_worker > self.engine.patience:  # Ray itself waits forever
+                    raise WorkerError(
+                        f"Ray could start no worker for {self.engine.patience:g} seconds ({self.needs}): check the "
+                        "cluster and run the same command again, which resumes."
+                    )
         return self.outcome
 
     def _prepare(self, worker: Any) -> None:
@@ -151,14 +171,14 @@ class _Dispatch:
         """Why a task failed, if it did, and whether its worker was lost with it."""
         try:
             notes = self.ray.get(task)
-        except self.ray.exceptions.RayActorError:
-            self.outcome.lost += 1
-            return "its worker was lost", True
         except self.ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", error)
-            if isinstance(cause, (InputError, DiskError, WorkerError)):  # the same on every try
+            if isinstance(cause, (InputError, DiskError, StoreError, WorkerError)):  # the same on every try
                 raise cause from None
             return f"{type(cause).__name__}: {first_line(cause)}", False
+        except self.ray.exceptions.RayError:  # of the worker, its node, or its memory
+            self.outcome.lost += 1
+            return "its worker was lost", True
         self.outcome.notes += [note for note in notes if note not in self.outcome.notes]
         return None, False
 

@@ -32,6 +32,10 @@ class StateError(HardsightError, RuntimeError):
     """What was asked for cannot be done with things as they are: an unfinished run, a missing library."""
 
 
+class StoreError(HardsightError, RuntimeError):
+    """An object store refuses, does not answer, or cannot be used for what was asked."""
+
+
 class MissingPathError(HardsightError, FileNotFoundError):
     """A file or folder that was named does not exist."""
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import first_line, printable
+from hardsight.stores import local_path
 from hardsight.untrusted import check_regular
 
 MOST_GROUPS = 1000
@@ -77,7 +78,7 @@ def groups_by_id(by: Any, ids: pa.Array) -> tuple[list[Any], np.ndarray]:
 def as_arrow(source: Any, name: str, text: tuple[str, ...] = ("id",)) -> pa.Table:
     """A CSV or Parquet file, data frame, Arrow table or mapping of columns as it is; columns of a CSV that are text."""
     if isinstance(source, (str, Path)):
-        return _read_file(Path(source), name, text)
+        return _read_file(local_path(source), name, text)
     if isinstance(source, pa.Table):
         return source
     try:

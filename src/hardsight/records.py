@@ -31,6 +31,7 @@ from hardsight.errors import StateError
 from hardsight.runs import DYNAMICS, INDEX, SCHEMAS, Meta, check_values, damage_errors, disk_errors, sweep, write_text
 from hardsight.runs.files import write_whole
 from hardsight.runs.tables import as_written
+from hardsight.stores import as_path, local_path
 from hardsight.untrusted import check_table, read_json
 
 VERSION = SCHEMAS[DYNAMICS].version
@@ -86,7 +87,7 @@ class Index:
 
 def has_records(run: str | Path) -> bool:
     """Whether a run holds records of training."""
-    return (Path(run) / DYNAMICS / INDEX).is_file()
+    return (as_path(run) / DYNAMICS / INDEX).is_file()
 
 
 def read_index(run: str | Path) -> Index:
@@ -97,7 +98,7 @@ def read_index(run: str | Path) -> Index:
     """
     if not has_records(run):
         return Index()
-    index = read_json(Path(run) / DYNAMICS / INDEX, Index)
+    index = read_json(as_path(run) / DYNAMICS / INDEX, Index)
     if index.version > VERSION:
         raise StateError(
             f"RUN: the records of {run} were written by a newer hardsight (version {index.version}, this one reads "
@@ -190,7 +191,7 @@ class Records:
     """
 
     def __init__(self, run: str | Path, index: Index | None = None) -> None:
-        self.run, self.folder = Path(run), Path(run) / DYNAMICS
+        self.run, self.folder = (path := local_path(run)), path / DYNAMICS
         self.index, self._follows = read_index(run) if index is None else index, index is None
         self.last, self.where = MOST_EPOCHS, None
 

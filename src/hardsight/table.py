@@ -23,6 +23,7 @@ from hardsight.printing import html_table, percent, text_table
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import Counts, Meta, RunWriter, is_run, read_run
 from hardsight.scores import SCORES, norm_within_class
+from hardsight.stores import as_path
 from hardsight.tablefiles import no_rows, read_table, split_rows
 
 if TYPE_CHECKING:
@@ -371,7 +372,7 @@ class SampleTable:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
-        path = Path(path)
+        path = as_path(path)
         overwrite = check_new_run(path, overwrite)
         vectors = self.vectors  # which may lie in this very folder
         with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite) as writer:

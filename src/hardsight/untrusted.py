@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, Union, get_args, get_origin,
 
 import numpy as np
 
-from hardsight.errors import InputError, MissingPathError, StateError
+from hardsight.errors import InputError, MissingPathError, StateError, StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,8 +123,10 @@ class Arrays:
         check_regular(path, argument)
         self._path, self._argument, self._most = path, argument, most
         try:
-            with zipfile.ZipFile(path) as archive:
+            with path.open("rb") as file, zipfile.ZipFile(file) as archive:
                 members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        except StoreError:
+            raise
         except Exception:
             raise InputError(f"{argument}: {path.name} is not an .npz file, or it is truncated.") from None
         self._sizes = {info.filename.removesuffix(".npy"): info.file_size for info in members}
@@ -149,6 +151,8 @@ class Arrays:
         try:
             with self._path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return np.asarray(arrays[name])
+        except StoreError:
+            raise
         except Exception as error:
             if "Object arrays" in str(error):  # a pickle in disguise
                 raise InputError(f"{what} holds Python objects, which are never loaded.") from None

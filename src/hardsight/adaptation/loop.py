@@ -39,6 +39,7 @@ from hardsight.printing import Result, percent
 from hardsight.recipes import MOST_EPOCHS, Recipe, learning_rate
 from hardsight.registry import whole_number
 from hardsight.scoring.score import score
+from hardsight.stores import local_path
 from hardsight.training import train
 from hardsight.training.checkpoint import CHECKPOINT, discard, is_training, trained_model, trained_recipe
 from hardsight.training.loop import seed_of
@@ -174,7 +175,7 @@ def self_train(
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise StateError("self-training runs in one process; start it without torchrun.")
     rounds, epochs = whole_number("rounds", rounds, 1, MOST_EPOCHS), whole_number("epochs", epochs, 1, MOST_EPOCHS)
-    rule, out, where = parse_method(method), Path(out), {"device": device, "workers": workers}
+    rule, out, where = parse_method(method), local_path(out), {"device": device, "workers": workers}
     portions = _portions("target_portion (--portion)", target_portion), _portions("source_portion", source_portion)
     schedule = replace(recipe_for_rounds(model, recipe).replace(epochs=rounds * epochs), seed=seed)
     roles = open_roles(source, target, test, labeled, same_images=same_images)

@@ -32,6 +32,7 @@ from hardsight.cli.names import filled
 from hardsight.cli.signatures import REQUIRED, Declaration, declaration
 from hardsight.errors import InputError
 from hardsight.registry import did_you_mean
+from hardsight.stores import as_path
 
 _TYPES: dict[str, Any] = {"N": int, "SHARE": float, "MINUTES": float, "SHELL": Literal["bash", "zsh", "fish"]}
 _TYPES |= dict.fromkeys(("RUN", "FILE", "FOLDER", "PATH"), Path)
@@ -171,8 +172,15 @@ def _given(parsed: Any, named: set[str]) -> dict[str, Any]:
         elif entry.name != "json" and (entry.name in named or given != entry.default):
             option = f"--{marks[0].name or entry.name.replace('_', '-')}"
             read = next(filter(inspect.isfunction, marks), None)
-            values[entry.name] = given if read is None else read(given, option)
+            values[entry.name] = _on_stores(given) if read is None else read(given, option)
     return values
+
+
+def _on_stores(given: Any) -> Any:
+    """Paths with the slashes of ``s3://`` back."""
+    if isinstance(given, tuple):
+        return tuple(map(_on_stores, given))
+    return as_path(given) if isinstance(given, Path) else given
 
 
 def take(chosen: dict[str, Any], *names: str) -> dict[str, Any]:

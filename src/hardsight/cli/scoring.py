@@ -22,6 +22,7 @@ from hardsight.scores import SCORES
 from hardsight.scoring import score as scoring
 from hardsight.scoring.options import ScoreOptions, Shard
 from hardsight.scoring.probabilities import score_probabilities
+from hardsight.stores import as_path
 from hardsight.table import SampleTable, check_new_run
 from hardsight.tablefiles import class_count
 from hardsight.training.checkpoint import is_training, trained_model
@@ -120,7 +121,7 @@ def score(
         check_new_run(out, options.overwrite)
         features = read_features(data or model, _columns(reading))
         table = _score_file(features, model if data else None, checkpoint, options, out_of_sample)
-        place = {"table": str(Path(data or model).absolute()), "columns": asdict(_columns(reading))}
+        place = {"table": str(as_path(data or model).absolute()), "columns": asdict(_columns(reading))}
         table.meta.source, table.meta.data.origin = place, features.origin  # pyrefly: ignore[bad-assignment]
         table.save(out, overwrite=options.overwrite)
     elif data is None:

@@ -14,6 +14,7 @@ from hardsight.data.samples import Columns, Samples
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import printable
 from hardsight.runs import Identity, Meta, content_hash
+from hardsight.stores import as_path, readable
 from hardsight.untrusted import check_regular
 
 
@@ -65,15 +66,17 @@ def features_of(meta: Meta, data: Any, rows: int) -> FeatureSamples | None:
     named = {key: columns[key] for key in ("label", "id") if isinstance(columns.get(key), str)}
     if data is not None:
         images = "data" in meta.source  # a Parquet file may hold either
-        if images or not isinstance(data, (str, Path)) or not holds_features(Path(data)):
+        if images or not isinstance(data, (str, Path)) or not holds_features(as_path(data)):
             return None
-        path, most = Path(data), None
+        path, most = as_path(data), None
     elif recorded is None:
         return None
     else:
         path, most, shown = Path(recorded), RECORDED_BYTES, printable(recorded)[:200]
         if not path.is_absolute() or path.suffix not in (*FEATURE_FILES, ".npz"):
-            raise InputError(f"The run names {shown!r} as its data, which is not the path of a feature file.")
+            raise InputError(
+                f"The run names {shown!r} as its data, which is no local feature file; name it with --data."
+            )
         if not path.exists():
             raise MissingPathError(f"DATA: there is no {shown!r}, which the run names as its data.")
         check_regular(path, "DATA")
@@ -87,7 +90,7 @@ def features_of(meta: Meta, data: Any, rows: int) -> FeatureSamples | None:
 
 def _row_count(path: Path) -> int:
     try:
-        return pq.read_metadata(path).num_rows
+        return pq.read_metadata(readable(path)).num_rows
     except Exception as error:
         raise InputError(f"DATA: {path.name} is not a parquet file, or it is damaged.") from error
 

@@ -15,8 +15,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from hardsight.data.samples import LABEL_COLUMNS, Columns, class_indices, id_texts, pick_column, shortened
-from hardsight.errors import InputError
+from hardsight.errors import InputError, StoreError
 from hardsight.extras import printable
+from hardsight.stores import as_path, readable
 from hardsight.triple import MULTI_LABEL
 from hardsight.untrusted import Arrays, check_regular, check_table
 
@@ -67,7 +68,7 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
         ...     read_features(f"{folder}/set.npz").features.shape
         torch.Size([3, 8])
     """
-    path, columns = Path(path), columns or Columns()
+    path, columns = as_path(path), columns or Columns()
     check_regular(path, "DATA")
     table, place = _table(path), f"DATA: {path.name}"
     kinds = {name: _kind(column) for name, column in table.items()}
@@ -183,7 +184,7 @@ def _names(path: Path) -> list[str]:
         if path.suffix == ".safetensors":
             with safe_open(path, "pt") as file:
                 return list(file.keys())
-        return pq.read_schema(path).names
+        return pq.read_schema(readable(path)).names
 
 
 def _table(path: Path, names: Sequence[str] | None = None, most: int | None = None) -> dict[str, Any]:
@@ -199,7 +200,7 @@ def _table(path: Path, names: Sequence[str] | None = None, most: int | None = No
         if path.suffix == ".safetensors":
             with safe_open(path, "pt") as file:
                 return {name: file.get_tensor(name) for name in (names or file.keys())}
-        with pq.ParquetFile(path) as file:  # not read_table, which makes columns out of the names of folders
+        with pq.ParquetFile(readable(path)) as file:  # not read_table, which makes columns out of the names of folders
             table = check_table(file.read(None if names is None else [*names]))
         return dict(zip(table.column_names, table.columns, strict=True))
 
@@ -209,6 +210,8 @@ def _damage(path: Path) -> Iterator[None]:
     """Whatever a parser raises as one sentence that does not quote the file."""
     try:
         yield
+    except StoreError:
+        raise
     except Exception as error:
         raise InputError(f"DATA: {path.name} is not a {path.suffix[1:]} file, or it is damaged.") from error
 

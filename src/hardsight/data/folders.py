@@ -17,6 +17,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
 from hardsight.images import open_image
 from hardsight.runs import Identity, content_hash
+from hardsight.stores import StorePath
 from hardsight.untrusted import read_json
 
 
@@ -33,7 +34,7 @@ def file_id(split: str, name: str) -> str:
 def file_stamp(path: str | Path) -> tuple[int, int] | None:
     """What changes when a file is edited; None where there is none (a dangling link)."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - fast
+        status = path.stat() if isinstance(path, StorePath) else os.stat(path)  # noqa: PTH116 - fast
     except (OSError, ValueError):  # a name may hold a null byte
         return None
     return status.st_size, status.st_mtime_ns

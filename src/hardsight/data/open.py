@@ -24,6 +24,7 @@ from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, need, printable
 from hardsight.registry import did_you_mean
 from hardsight.runs import Meta
+from hardsight.stores import as_path, is_url, map_paths
 from hardsight.triple import MOST_CLASSES, as_tensor, check_labels
 from hardsight.untrusted import Arrays
 
@@ -40,8 +41,9 @@ class DataName(NamedTuple):
         """The parts of a name; what exists under the whole name is a path."""
         if text in ("digits", "sklearn:digits"):
             return cls("sklearn", "digits")
+        text = str(as_path(text)) if is_url(text) else text  # of file:// the plain path
         kind, _, name = text.partition(":")
-        if kind not in ("torchvision", "hf") or not name:
+        if kind not in ("torchvision", "hf") or not name or is_url(text):
             kind, name = "path", text
         head, _, tail = name.rpartition(":")
         whole = not head or not tail or "/" in tail or "\\" in tail or (kind == "path" and Path(name).exists())
@@ -50,6 +52,7 @@ class DataName(NamedTuple):
     def __str__(self) -> str:
         """The name so that it means the same in every working directory."""
         local = self.kind in ("path", "hf") and (Path(self.name).exists() or is_pattern(self.name))
+        local = local and not is_url(self.name)
         prefix = f"{self.kind}:" if self.kind in ("torchvision", "hf") else ""
         name = str(Path(self.name).absolute()) if local else self.name
         return prefix + name + (f":{self.split}" if self.split else "")
@@ -98,7 +101,7 @@ def open_data(
             raise InputError("ids go with a data set object; a named one has ids of its own (or --id-column).")
         if str(data) == "digits" and Path("digits").is_dir():
             raise InputError("DATA: digits is a folder here, too; write ./digits for it, or sklearn:digits.")
-        name = DataName.parse(str(data))
+        name = DataName.parse(data if isinstance(data, str) else str(as_path(data)))
         if training and name.split is None and name.kind in ("torchvision", "hf"):
             name = name._replace(split="train")
         samples = _open_named(name, columns, Path(root), training)
@@ -159,7 +162,7 @@ def _open_named(
     name: DataName, columns: Columns, root: Path, training: bool = False, recorded: bool = False
 ) -> Samples:
     """What a name means; `recorded` says that a run names it, not a user."""
-    path = Path(name.name)
+    path = as_path(name.name) if name.kind == "path" else Path(name.name)
     npz = name.kind == "path" and path.suffix == ".npz"
     if name.kind == "path" and (shards := shard_files(path, RECORDED_FILES if recorded else None)):
         return _shards(name, shards, columns, recorded)
@@ -192,10 +195,14 @@ def _open_named(
     raise MissingPathError(f"DATA: there is no {str(name)!r}; expected {kinds}.")
 
 
+def _exists(file: Path) -> bool:
+    return file.exists()
+
+
 def _shards(name: DataName, files: list[Path], columns: Columns, recorded: bool) -> Samples:
     if name.split is not None:
         raise InputError(f"DATA: {name} has no splits; name the files of a split, as in train-{{000..127}}.tar.")
-    if missing := [file for file in files if not file.exists()]:
+    if missing := [file for file, there in zip(files, map_paths(_exists, files), strict=True) if not there]:
         raise MissingPathError(f"DATA: there is no {missing[0]}, nor {len(missing) - 1:,} other files of {name}.")
     if files[0].suffix == ".parquet":
         if recorded:
@@ -226,7 +233,8 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
         raise InputError("The run does not say where its images are; name the data with --data to see them.")
     if not isinstance(text, (str, Path)):
         return open_data(text, split=split)
-    name, columns = DataName.parse(str(text)), source.get("columns")
+    name = DataName.parse(text if isinstance(text, str) else str(as_path(text)))
+    columns = source.get("columns")
     columns = {k: v for k, v in columns.items() if k in ("image", "label", "id")} if isinstance(columns, dict) else {}
     columns = {key: value for key, value in columns.items() if isinstance(value, str)}
     if name.name.endswith(".npz") and split != "data":
@@ -245,7 +253,7 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
         samples = _open_named(name, Columns(label=columns.get("label")), Path(), recorded=True)
         samples.source = {**source}
     else:
-        with_columns = name.kind == "hf" or name.name.endswith(".npz") or shard_files(Path(name.name))
+        with_columns = name.kind == "hf" or name.name.endswith(".npz") or shard_files(as_path(name.name))
         samples = open_data(str(name) if name.split else text, columns=Columns(**columns) if with_columns else None)
     if split and samples.root is not None:
         samples.split = split

@@ -13,8 +13,9 @@ from hardsight.data.features import FEATURE_COLUMNS, PROBABILITY_COLUMNS, as_lab
 from hardsight.data.folders import path_text
 from hardsight.data.samples import IMAGE_COLUMNS, LABEL_COLUMNS, Columns, id_texts, pick_column, shortened
 from hardsight.data.shards import MOST_IMAGE, ShardSamples, shard_files
-from hardsight.errors import InputError
+from hardsight.errors import InputError, StoreError
 from hardsight.extras import printable
+from hardsight.stores import as_path, readable
 from hardsight.untrusted import check_regular, check_table
 
 _MOST_CACHED = 1 << 28  # bytes of rows in memory, as the metadata state them
@@ -57,6 +58,8 @@ class ParquetSamples(ShardSamples):
                 ends.append(ends[-1] + about.num_rows)
             try:
                 table = check_table(file.read([name for name in (label, id_) if name is not None], use_threads=False))
+            except StoreError:
+                raise
             except Exception as error:  # whatever a parser raises: it must not quote the file
                 raise InputError(f"{place} is damaged.") from error
             if id_ is None:
@@ -116,6 +119,9 @@ class _Rows:
             self._first, self._column = self._first + len(self._column), []  # in this order: there is room for one
             try:
                 batch = next(self._batches)
+            except StoreError:
+                self._group = -1
+                raise
             except Exception as error:
                 self._group = -1
                 raise InputError(f"row group {group:,} is damaged ({type(error).__name__})") from None
@@ -129,8 +135,10 @@ def parquet_file(path: Path) -> Any:
 
     check_regular(path, "DATA")
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(readable(path))
         names = file.schema_arrow.names
+    except StoreError:
+        raise
     except Exception as error:  # whatever a parser raises: it must not quote the file
         raise NoImagesError(f"DATA: {path.name} is not a Parquet file, or it is damaged.") from error
     if len(set(names)) < len(names):
@@ -163,12 +171,12 @@ def holds_images(data: str, columns: Columns) -> bool:
     """Whether a Parquet file, or files, hold images to score and not features, which win unless a column is named."""
     import pyarrow.parquet as pq
 
-    files = shard_files(Path(data)) if data.endswith(".parquet") else []
+    files = shard_files(as_path(data)) if data.endswith(".parquet") else []
     if not files or len(files) > 1:
         return bool(files)
     schema = None
     with suppress(Exception):  # who reads it will say what is wrong
-        schema = pq.read_schema(files[0])
+        schema = pq.read_schema(readable(files[0]))
     if schema is None or (columns.image is None and {*FEATURE_COLUMNS, *PROBABILITY_COLUMNS} & _lists(schema)):
         return False
     return image_column(schema, columns.image, f"DATA: {files[0].name}") is not None

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from hardsight.data.decoding import EncodedFiles, GpuDecoder, collate_encoded
 from hardsight.data.samples import Samples, class_index
-from hardsight.errors import InputError
+from hardsight.errors import InputError, StoreError
 from hardsight.extras import first_line, is_graph, need
 from hardsight.images import to_image, to_tensor
 from hardsight.models import Model, input_channels
@@ -47,7 +47,7 @@ def load_batches(
     for batch in DataLoader(dataset, batch_sampler=rows, **options):
         if decoder is not None:
             batch = collate(decoder.items(batch))
-        if isinstance(batch, InputError):
+        if isinstance(batch, (InputError, StoreError)):
             raise batch
         yield batch
 
@@ -66,6 +66,8 @@ class Prepared(torch.utils.data.Dataset[Any]):
             if self.samples.collate is not None:
                 return index, x, label, None
             return index, self._input(x), self._class_index(label) if self.labeled else None, None
+        except StoreError as error:  # the sample is not bad; handed over for the reason that `collate` has
+            return index, error, None, None
         except Exception as error:  # anything a decoder, a transform or a user's data set may raise
             return index, None, None, f"{type(error).__name__}: {first_line(error)}"
 
@@ -102,8 +104,14 @@ class Prepared(torch.utils.data.Dataset[Any]):
         return to_image
 
 
-def collate(items: Sequence[tuple[int, Any, int | None, str | None]]) -> Batch | InputError:
+def _store_error(items: Sequence[tuple[int, Any, Any, str | None]]) -> StoreError | None:
+    return next((item[1] for item in items if isinstance(item[1], StoreError)), None)
+
+
+def collate(items: Sequence[tuple[int, Any, int | None, str | None]]) -> Batch | InputError | StoreError:
     """Good samples stacked, bad ones with their reasons."""
+    if error := _store_error(items):
+        return error
     bad = {row: reason for row, _, _, reason in items if reason is not None}
     good = [item for item in items if item[3] is None]
     inputs = [item[1] for item in good]
@@ -127,6 +135,8 @@ def collate_with(
     function: Callable[[list[Any]], tuple[Any, Any]], items: Sequence[tuple[int, Any, Any, str | None]]
 ) -> Any:
     """A batch of good samples as a user's function makes it, its labels apart, and bad samples with their reasons."""
+    if error := _store_error(items):
+        return error
     bad = {row: reason for row, _, _, reason in items if reason is not None}
     good = [item for item in items if item[3] is None]
     if not good:

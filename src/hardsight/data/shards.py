@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ from hardsight.errors import InputError
 from hardsight.extras import need, printable
 from hardsight.images import open_image
 from hardsight.runs import Identity, content_hash
+from hardsight.stores import StorePath, as_path, map_paths
 from hardsight.untrusted import check_regular
 
 _SHARDS = (".tar", ".parquet")
@@ -37,9 +38,9 @@ def shard_files(path: Path, most: int | None = None) -> list[Path]:
     """
     if path.is_dir():
         images, names = need("torchvision.datasets.folder").IMG_EXTENSIONS, []
-        with suppress(OSError), os.scandir(path) as entries:
+        with suppress(OSError), _entries(path) as entries:
             for entry in entries:
-                if entry.name.lower().endswith(images) or Path(entry.path).is_dir() or len(names) == most:
+                if entry.name.lower().endswith(images) or as_path(entry).is_dir() or len(names) == most:
                     return []
                 names.append(entry.name)
         names = sorted(name for name in names if not name.startswith("."))
@@ -52,6 +53,10 @@ def shard_files(path: Path, most: int | None = None) -> list[Path]:
     if not path.name.endswith(_SHARDS):
         return []
     return [path] if path.exists() else _expanded(str(path))
+
+
+def _entries(folder: Path) -> AbstractContextManager[Iterable[Any]]:
+    return nullcontext(folder.glob("*")) if isinstance(folder, StorePath) else os.scandir(folder)
 
 
 def is_pattern(name: str) -> bool:
@@ -69,7 +74,7 @@ def _expanded(pattern: str) -> list[Path]:
                 raise InputError(f"DATA: the pattern must name 1 to {_MOST_SHARDS:,} files, got {printable(pattern)}.")
             parts = [f"{number:0{width}}" for number in range(first, last + 1)]
         names = [name + part for name in names for part in parts]
-    return [] if names == [pattern] else [Path(name) for name in names]
+    return [] if names == [pattern] else [as_path(name) for name in names]
 
 
 def compressed_error(name: str) -> InputError:
@@ -103,9 +108,8 @@ class ShardSamples(Samples):
 
     def __init__(self, files: Sequence[Path], columns: Columns | None = None, most: int | None = None) -> None:
         self._files, self._columns, self._most = list(files), columns or Columns(), most
-        for path in files:
-            check_regular(path, "DATA")
-        self._stamps = [file_stamp(path) or (-1, -1) for path in files]
+        map_paths(lambda path: check_regular(path, "DATA"), files)
+        self._stamps = [stamp or (-1, -1) for stamp in map_paths(file_stamp, files)]
         folder, name = path_text(files[0].resolve().parent.name), path_text(files[0].name)
         self.origin = name if len(files) == 1 else f"{len(files):,} files, {name} and others, in {folder}"
         self._open = _OpenFiles(self._most_open)
@@ -145,6 +149,6 @@ class ShardSamples(Samples):
 
     def reopened(self) -> Self:
         samples = super().reopened()
-        if [file_stamp(path) for path in self._files] != self._stamps:
+        if map_paths(file_stamp, self._files) != self._stamps:
             samples.__init__(self._files, self._columns, self._most)
         return samples

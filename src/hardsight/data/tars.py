@@ -20,6 +20,7 @@ from hardsight.data.samples import LABEL_COLUMNS, class_indices, pick_column
 from hardsight.data.shards import MOST_IMAGE, ShardSamples, compressed_error
 from hardsight.errors import InputError
 from hardsight.extras import printable
+from hardsight.stores import StorePath
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 _MOST_NUMBER = 64  # bytes of a .cls
@@ -147,7 +148,7 @@ class TarSamples(ShardSamples):
         shard, start, length = self._places[index].tolist()
         if length > MOST_IMAGE:
             raise InputError(f"the image has {length:,} bytes, expected {MOST_IMAGE:,} at most")
-        file = self._opened(shard, _File)
+        file = self._opened(shard, _open)
         file.seek(start)
         return file.read(length)
 
@@ -157,6 +158,10 @@ class _File(io.FileIO):
 
     def __del__(self) -> None:
         self.close()
+
+
+def _open(path: Path) -> BinaryIO | io.FileIO:
+    return path.open("rb") if isinstance(path, StorePath) else _File(path)
 
 
 def _number(content: bytes) -> int:

@@ -19,6 +19,7 @@ from hardsight.records import BITS, DERIVED, Records, has_records
 from hardsight.registry import did_you_mean
 from hardsight.runs import Meta, meta_of
 from hardsight.stats import Moments
+from hardsight.stores import local_path
 from hardsight.table import SampleTable
 
 COLUMNS = ("pred", *BITS, *DERIVED)
@@ -45,7 +46,7 @@ class Dynamics:
     """
 
     def __init__(self, run: str | Path) -> None:
-        self.path = Path(run)
+        self.path = local_path(run)
         if not has_records(self.path):
             raise MissingPathError(f"run: {run} holds no records of training; write some with hs.Recorder.")
         self.records = Records(self.path)

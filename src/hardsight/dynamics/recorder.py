@@ -29,6 +29,7 @@ from hardsight.printing import Result
 from hardsight.records import BITS, MOST_EPOCHS, Index, Records, read_index, rounded
 from hardsight.registry import whole_number
 from hardsight.runs import Meta, ModelInfo, Recorded, RunWriter, meta_of, provenance, write_together
+from hardsight.stores import local_path
 from hardsight.table import SampleTable
 from hardsight.triple import as_tensor, check_triple
 
@@ -102,7 +103,7 @@ class Recorder(Result):
     ) -> None:
         epoch = None if epoch is None else whole_number("epoch", epoch, 1, MOST_EPOCHS)
         samples = None if data is None else open_data(data)
-        self.path, self.split, self.epoch = Path(run), split if samples is None else samples.split, epoch or 1
+        self.path, self.split, self.epoch = local_path(run), split if samples is None else samples.split, epoch or 1
         entries: dict[str, Any] = {"unit": unit, "class_names": list(class_names or ()), "note": note}
         entries |= {"data": {"split": self.split}, "out_of_sample": "test data" if held_out else None}
         if samples is not None:

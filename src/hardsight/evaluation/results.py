@@ -22,6 +22,7 @@ from hardsight.printing import Result
 from hardsight.questions import Note
 from hardsight.questions.degradation import levels_of
 from hardsight.runs import damage_errors, disk_errors, remove_files, write_json, write_text, write_whole
+from hardsight.stores import local_path
 from hardsight.untrusted import check_table, read_json
 
 
@@ -138,7 +139,7 @@ def write_evaluation(evaluation: Evaluation, latex: str) -> None:
 
 def read_evaluation(out: str | Path) -> Evaluation:
     """Read a folder that `hardsight evaluate` wrote."""
-    path = Path(out)
+    path = local_path(out)
     files = [*(f"{name}.parquet" for name in (ROWS, TESTS, POINTS)), NOTES, PLAN]
     if missing := [name for name in files if not (path / name).is_file()]:
         raise MissingPathError(

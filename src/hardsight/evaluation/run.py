@@ -28,6 +28,7 @@ from hardsight.questions import QUESTIONS, Answer, Note, OODData, Question, Subj
 from hardsight.questions.uncertainty import uncertainty_answer
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import content_hash, provenance
+from hardsight.stores import local_path
 from hardsight.untrusted import read_json
 
 # Goes up when stored answers of every question lose their meaning.
@@ -108,7 +109,7 @@ def evaluate(
     tasks = _tasks((questions,) if isinstance(questions, str) else questions, options | {"seed": seed}, samples)
     forward = {"device": find_device(device), "batch_size": batch_size, "workers": workers}
     subjects = [replace(subject, samples=samples, forward=forward, progress=progress) for subject in subjects]
-    path, earlier = Path(out), {}
+    path, earlier = local_path(out), {}
     if not overwrite and folder.has_results(path) and (path / folder.PLAN).is_file():
         earlier = {
             run["name"]: run.get("network")

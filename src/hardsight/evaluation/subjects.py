@@ -23,6 +23,7 @@ from hardsight.printing import percent
 from hardsight.questions import Note, Subject
 from hardsight.runs import Folds, Meta, is_run, read_run
 from hardsight.scoring.checks import check_samples
+from hardsight.stores import local_path
 from hardsight.table import SampleTable
 from hardsight.training.checkpoint import HISTORY, PLAN, RECORDS, trained_model, training_plan
 from hardsight.untrusted import read_json
@@ -47,7 +48,7 @@ def open_subjects(
             f"{len(names)} ({', '.join(map(printable, names))})."
         )
     opened: dict[str, Samples] = {}
-    subjects = [replace(run) if isinstance(run, Subject) else subject_of(Path(run), data, opened) for run in runs]
+    subjects = [replace(run) if isinstance(run, Subject) else subject_of(local_path(run), data, opened) for run in runs]
     first = subjects[0]
     for subject in subjects:
         source = str(subject.samples) if isinstance(subject.samples, (str, Path)) else f"object {id(subject.samples)}"

@@ -11,6 +11,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.figures.catalog import FIGURES
 from hardsight.figures.style import check_out, write_figure
 from hardsight.records import has_records
+from hardsight.stores import as_path
 
 _MOST_RUNS = 20
 
@@ -55,7 +56,7 @@ def draw(
         raise InputError(f"the figure {name} takes --groups or --human, got both; leave one out.")
     out = f"{name}.png" if out is None else out
     check_out(out)  # before anything is trained
-    named = named_runs([Path(run) for run in runs])
+    named = named_runs([as_path(run) for run in runs])
     values: dict[str, Any] = {**options, "runs": named, "seed": seed}
     values["name"], values["run"] = next(iter(named.items()), (None, None))
     return write_figure(kind.load()(**{key: value for key, value in values.items() if key in inputs}), out)
@@ -75,8 +76,8 @@ def named_runs(paths: Sequence[Path]) -> dict[str, Path]:
 def open_run(run: Dynamics | str | Path, name: str, epochs: int = 2) -> Dynamics:
     """A recorded run with at least so many epochs."""
     if isinstance(run, (str, Path)):
-        parts = [Path(run, part) for part in ("test", "train") if has_records(Path(run, part))]
-        if parts and not has_records(Path(run)):
+        parts = [as_path(run) / part for part in ("test", "train") if has_records(as_path(run) / part)]
+        if parts and not has_records(run):
             raise MissingPathError(f"RUN: {run} holds a training; name {' or '.join(map(str, parts))}.")
         run = Dynamics(run)
     if len(run.epochs) < epochs:

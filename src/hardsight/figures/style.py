@@ -10,6 +10,7 @@ import numpy as np
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
 from hardsight.runs import check_replaceable, write_whole
+from hardsight.stores import local_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +93,7 @@ _METADATA: dict[str, dict[str, str | None]] = {
 
 def check_out(out: str | Path) -> Path:
     """The path of a figure that can be written, or an error."""
-    path = Path(out)
+    path = local_path(out)
     if path.suffix.lower() not in _METADATA:
         raise InputError(f"out must end in .png, .svg or .pdf, got {path.name!r}.")
     if not path.parent.is_dir():

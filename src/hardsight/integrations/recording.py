@@ -14,6 +14,7 @@ from hardsight.distributed import rank_and_world
 from hardsight.dynamics import Recorder
 from hardsight.errors import InputError, StateError
 from hardsight.heads import capture, enclosing, find_head
+from hardsight.stores import local_path
 from hardsight.table import SampleTable
 
 Log = Callable[[dict[str, float], int], object]  # metrics by name, and the step
@@ -35,7 +36,7 @@ class HeadRecording:
         if stage not in ("train", "validation"):
             raise InputError(f"stage must be 'train' or 'validation', got {stage!r}.")
         self._given = isinstance(run, Recorder)
-        self.recorder, self._path = (run, run.path) if isinstance(run, Recorder) else (None, Path(run))
+        self.recorder, self._path = (run, run.path) if isinstance(run, Recorder) else (None, local_path(run))
         self.stage, self._layer, self._options = stage, head, options
         self.log_metrics = log  # `log` of a callback is Lightning's
         self._hooks: ExitStack | None = None  # while attached

@@ -33,6 +33,7 @@ from hardsight.labelerrors.copies import (
 from hardsight.labelerrors.suspects import ACTIONS, actions
 from hardsight.printing import class_name
 from hardsight.runs import LISTS, beside_lock
+from hardsight.stores import as_path, local_path
 from hardsight.table import SampleTable
 
 _NEW_LABEL = ("new_label", "suggested_name", "suggested")  # what a person writes, then what the lists suggest
@@ -95,7 +96,8 @@ def clean(
     if out is None and isinstance(run, SampleTable):
         raise InputError("out must name a folder to write, because a table has none.")
     table = run if isinstance(run, SampleTable) else SampleTable.load(run)
-    out, copy = Path(str(run), LISTS) if out is None else Path(out), None if dataset is None else Path(dataset)
+    out = local_path(as_path(str(run)) / LISTS if out is None else out)
+    copy = None if dataset is None else local_path(dataset)
     samples, problem = _open(table, data, copy is not None)
     source = table.meta.source.get("data") if data is None else str(data) if isinstance(data, (str, Path)) else None
     if samples is not None and samples.root is not None:

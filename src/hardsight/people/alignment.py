@@ -24,6 +24,7 @@ from hardsight.people.read import as_human, coarser, read_human
 from hardsight.printing import Result, interval, number_text, text_table
 from hardsight.registry import check_choice
 from hardsight.runs import is_run, provenance, read_run
+from hardsight.stores import as_path
 from hardsight.table import SampleTable
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ def check_run(run: str | Path) -> None:
     """Refuse a folder that holds no run to compare with people."""
     if is_run(run):
         return
-    if inside := [Path(run) / name for name in ("test", "train") if is_run(Path(run) / name)]:
+    if inside := [as_path(run) / name for name in ("test", "train") if is_run(as_path(run) / name)]:
         raise MissingPathError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
     read_run(run, kinds=())  # says what is wrong
 

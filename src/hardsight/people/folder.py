@@ -24,6 +24,7 @@ from hardsight.people.alignment import Alignment
 from hardsight.people.ceiling import Ceiling
 from hardsight.people.differences import Difference
 from hardsight.people.hypotheses import Outcome
+from hardsight.stores import as_path, readable
 from hardsight.untrusted import check_regular, check_table, read_json
 
 _TESTS = pa.schema(
@@ -59,7 +60,7 @@ class _Summary(TypedDict):
 
 def write_alignment(run: str | Path, result: Alignment) -> Path:
     """Write ``RUN/alignment/``, whole or not at all; an earlier one is replaced. Returns the folder."""
-    folder = Path(run) / runs.ALIGNMENT
+    folder = as_path(run) / runs.ALIGNMENT
     tests = pa.Table.from_pylist([test._asdict() for test in result.differences], schema=_TESTS)
     runs.check_replaceable(folder / runs.SUMMARY, runs.is_alignment)
     with runs.disk_errors(folder):
@@ -73,7 +74,7 @@ def write_alignment(run: str | Path, result: Alignment) -> Path:
 
 def read_alignment(run: str | Path) -> Alignment | None:
     """What `write_alignment` wrote into a run; None where there is none, or one that was never finished."""
-    folder = Path(run) / runs.ALIGNMENT
+    folder = as_path(run) / runs.ALIGNMENT
     if not (folder / runs.SUMMARY).is_file():
         return None
     try:
@@ -90,7 +91,7 @@ def read_alignment(run: str | Path) -> Alignment | None:
 def _read_table(file: Path, kind: str) -> pa.Table:
     check_regular(file, "RUN")
     with runs.damage_errors(file):
-        table = check_table(pq.read_table(file))
+        table = check_table(pq.read_table(readable(file)))
         for name in {*table.column_names, *_NEEDED[kind]}:
             type_, text = table.schema.field(name).type, name in _TEXTS
             if not (pa.types.is_string(type_) or pa.types.is_null(type_) if text else runs.is_number(type_)):

@@ -19,6 +19,7 @@ from hardsight.report.formatting import ID_BYTES
 from hardsight.report.rows import MANY_CLASSES, Rows
 from hardsight.report.sections import Column, Notice, SampleList, Section
 from hardsight.runs import content_hash
+from hardsight.stores import as_path
 from hardsight.tablefiles import floats
 
 MOST_SUSPECTS, _MOST_BYTES = 20_000, 4_000_000  # on the page: samples, and bytes of their ids
@@ -67,7 +68,7 @@ def _review(rows: Rows) -> dict[str, Any]:
     texts = label_texts(rows.table) if named else {number: f"#{number}" for number in numbers}
     labels = {code: texts.get(number) for code, number in enumerate(numbers)}  # None where the data lack the class
     labels = {code: text for code, text in labels.items() if text != rows.class_name(code)}
-    name = re.sub(r"[^\w.-]+", "_", Path(rows.run or "table").absolute().name) or "run"
+    name = re.sub(r"[^\w.-]+", "_", as_path(rows.run or "table").absolute().name) or "run"
     file, places = f"{name}-decisions.csv", (rows.data, *(rows.meta.source.get(key) for key in ("data", "table")))
     source = next((place for place in places if place is not None), None)
     place = Path(DataName.parse(str(source)).name) if isinstance(source, (str, Path)) else Path("arrays.npz")

@@ -16,6 +16,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.idtables import read_by_id
 from hardsight.records import has_records
 from hardsight.registry import whole_number
+from hardsight.stores import as_path
 from hardsight.tablefiles import floats
 
 from hardsight.report import bad_rows, classes, clusters, comparison, confusions, disagreement, embedding  # isort: skip
@@ -70,11 +71,11 @@ def write_report(
         'report.html'
     """
     pictures = whole_number("pictures", pictures, 0)
-    folder = None if isinstance(run, SampleTable) else Path(run)
+    folder = None if isinstance(run, SampleTable) else as_path(run)
     table = _load(run)
     if not len(table) and not table.meta.unfinished:
         raise InputError("run must hold at least one scored sample, got none; score some data first.")
-    target = Path(out) if out is not None else (folder or Path()) / REPORT
+    target = as_path(out) if out is not None else (folder or Path()) / REPORT
     if target.is_dir():
         raise InputError(f"out must be a file, got the folder {target}; name a file in it.")
     check_replaceable(target, is_page)
@@ -103,7 +104,7 @@ def _load(run: Any) -> Any:
     """The table of a run, if it is not one already; the folder of a whole training holds two."""
     if not isinstance(run, (str, Path)):
         return run
-    inside = [Path(run) / name for name in ("test", "train") if is_run(Path(run) / name)]
+    inside = [as_path(run) / name for name in ("test", "train") if is_run(as_path(run) / name)]
     if inside and not is_run(run):
         raise MissingPathError(f"RUN: {run} holds a training; name {' or '.join(map(str, inside))}.")
     return SampleTable.load(run, partial=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hardsight.errors import DiskError, ExistingPathError
+from hardsight.stores import StorePath, map_paths
 
 # The name of a file or folder until it is whole; a kill leaves it behind.
 TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}\.tmp")
@@ -28,7 +29,13 @@ def temporary_name(target: Path) -> Path:
 
 
 def write_whole(path: Path, writer: Callable[[Path], object]) -> None:
-    """Write beside, flush to disk, rename: the name appears only when the content is there. Makes the folder."""
+    """Write beside, flush to disk, rename: the name appears only when the content is there. Makes the folder.
+
+    An object on a store appears when its upload is whole.
+    """
+    if isinstance(path, StorePath):
+        path.write(writer)
+        return
     temporary = temporary_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -69,9 +76,8 @@ def sweep(folder: Path) -> None:
 def remove_files(folder: Path, names: re.Pattern[str]) -> None:
     """Remove the files of a folder whose names match, half-written ones, and the folder unless others are in it."""
     sweep(folder)
-    for file in folder.glob("*"):
-        if names.fullmatch(file.name) and file.is_file():
-            file.unlink()
+    files = [file for file in folder.glob("*") if names.fullmatch(file.name) and file.is_file()]
+    map_paths(lambda file: file.unlink(), files)
     with contextlib.suppress(OSError):
         folder.rmdir()
 

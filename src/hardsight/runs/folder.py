@@ -24,6 +24,7 @@ from hardsight.runs.lock import LOCK_FILES, folder_lock
 from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
 from hardsight.runs.tables import SCHEMAS, damage_errors, merged, read_part
 from hardsight.runs.units import PARTS, UNIT_FILES, Units, read_parts, write_unit
+from hardsight.stores import as_path, map_paths
 from hardsight.untrusted import read_json
 
 STAGES, FEATURES, DYNAMICS, INDEX = "stages", "features", "dynamics", "index.json"
@@ -150,7 +151,7 @@ class RunWriter:
         shard: tuple[int, int] = (0, 1),
         meet: Callable[[], object] | None = None,
     ) -> None:
-        self.path, rank = Path(path), shard[0]
+        self.path, rank = as_path(path), shard[0]
         if overwrite and shard[1] > 1 and meet is None:
             raise InputError("overwrite must be left out with shard: each process would discard the others' rows.")
         if meet is not None and rank:
@@ -219,7 +220,7 @@ def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 
 def is_run(path: str | Path) -> bool:
     """Whether a folder holds a run, whole or begun."""
-    files = [Path(path) / name for name in (META_FILE, PLAN_FILE)]  # a finished run does not need its plan
+    files = [as_path(path) / name for name in (META_FILE, PLAN_FILE)]  # a finished run does not need its plan
     return any(file.is_file() and FORMAT_KEY in read_json(file, dict[str, Any]) for file in files)
 
 
@@ -232,7 +233,7 @@ def _is_ours(path: Path) -> bool:
                 return True
         except StateError:
             damaged = True
-    folders = [run / name for run in (path, *path.glob(f"{STAGES}/*")) for name in _FOLDERS]
+    folders = [run / name for run in (path, *(path / STAGES).glob("*")) for name in _FOLDERS]
     return damaged and any(_FILES.fullmatch(file.name) for folder in folders for file in folder.glob("*"))
 
 
@@ -286,7 +287,7 @@ def read_run(
         partial: Also read a run that is not whole (its meta data are then the plan's, with ``unfinished``).
         kinds: Which tables to read.
     """
-    path = Path(path)
+    path = as_path(path)
     if not is_run(path):
         raise MissingPathError(f"RUN: {path} holds no hardsight run{'' if path.exists() else ': no such folder'}.")
     whole = (path / META_FILE).exists()
@@ -304,7 +305,8 @@ def read_run(
     meta.unfinished = not whole
     tables = {}
     for kind in kinds:
-        pieces = [read_part(part.files[kind], kind) for part in parts if kind in part.files]
+        files = [part.files[kind] for part in parts if kind in part.files]
+        pieces = map_paths(lambda file, kind=kind: read_part(file, kind), files)
         if pieces:
             with damage_errors(path):
                 tables[kind] = merged(pa.concat_tables(pieces, promote_options="default"), kind)

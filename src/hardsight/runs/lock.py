@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hardsight.errors import StateError
+from hardsight.stores import StorePath
 
 # What lies in a folder while it is being written, and after its writer was killed.
 LOCK_FILES = re.compile(r"(\.[^/]+)?\.lock(\.\d{4})?")
@@ -26,6 +27,8 @@ def folder_lock(folder: Path, shard: tuple[int, int] = (0, 1)) -> ExitStack:
         folder: The folder that is written.
         shard: Rank of this process and number of processes.
     """
+    if isinstance(folder, StorePath):
+        return ExitStack()  # no store has locks; the last writer of a marker counts
     folder.mkdir(parents=True, exist_ok=True)
     rank, world = shard
     whole, share = folder / ".lock", folder / f".lock.{rank:04d}"

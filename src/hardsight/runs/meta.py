@@ -12,6 +12,7 @@ from typing import Any, Self, TypedDict
 
 from hardsight.errors import InputError, StateError
 from hardsight.scores import MOST_CLASSES
+from hardsight.stores import as_path
 from hardsight.untrusted import read_json, typed
 
 FORMAT = 1
@@ -172,5 +173,5 @@ def read_meta(path: Path) -> Meta:
 
 def meta_of(run: str | Path) -> Meta:
     """What the ``meta.json`` of a run says; nothing where it has none yet."""
-    file = Path(run) / META_FILE
+    file = as_path(run) / META_FILE
     return read_meta(file) if file.is_file() else Meta()

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from hardsight.errors import InputError, StateError
 from hardsight.scores import MOST_CLASSES
+from hardsight.stores import readable
 from hardsight.untrusted import check_table
 
 
@@ -56,7 +57,8 @@ def _cast(table: pa.Table, kind: str) -> pa.Table:
 def read_part(file: Path, kind: str) -> pa.Table:
     """The rows of a part's file, checked."""
     with damage_errors(file):
-        with pq.ParquetFile(file) as parquet:  # group by group: lists of many rows take thrice their size to decode
+        # Group by group: lists of many rows take thrice their size to decode.
+        with pq.ParquetFile(readable(file)) as parquet:
             groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
             table = check_table(pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table())
         version, newest = int((table.schema.metadata or {}).get(b"hardsight_version", b"0")), SCHEMAS[kind].version

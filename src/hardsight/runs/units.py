@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardsight.errors import HardsightError, StateError
+from hardsight.errors import HardsightError, StateError, StoreError
 from hardsight.runs.files import disk_errors, write_json, write_together, write_whole
 from hardsight.runs.tables import SCHEMAS, as_written
+from hardsight.stores import map_paths
 from hardsight.untrusted import read_json
 
 PARTS = "parts"  # where the markers are
@@ -78,18 +79,24 @@ def read_parts(path: Path, *, damaged: bool = False) -> list[Part]:
 
     A committed file that is missing or truncated is an error; with `damaged`, that part is left out, to be done again.
     """
-    parts = []
-    for marker in sorted((path / PARTS).glob("*.json")):
-        if match := _MARKER.fullmatch(marker.name):
-            try:
-                parts.append(_part(path, marker, None if match[1] is None else int(match[1])))
-            except HardsightError:
-                if not damaged:
-                    raise
-    return parts
+
+    def part(marker: Path) -> Part | None:
+        try:
+            return _part(path, marker)
+        except StoreError:  # nothing is damaged where a store does not answer
+            raise
+        except HardsightError:
+            if not damaged:
+                raise
+            return None
+
+    markers = [file for file in sorted((path / PARTS).glob("*.json")) if _MARKER.fullmatch(file.name)]
+    return [item for item in map_paths(part, markers) if item is not None]
 
 
-def _part(path: Path, marker: Path, unit: int | None) -> Part:
+def _part(path: Path, marker: Path) -> Part:
+    number = marker.stem.removeprefix("u")
+    unit = int(number) if number != marker.stem else None
     entries = read_json(marker, dict[str, Any])
     token = entries.pop("token", None) if unit is not None else ""
     name = marker.stem if unit is None else f"{marker.stem}-{token}"  # never a path that the marker itself names

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,7 @@ from hardsight.scoring.blocks import row_blocks
 from hardsight.scoring.checks import check_samples, class_count, class_order_note
 from hardsight.scoring.options import ScoreOptions
 from hardsight.scoring.rows import Block, Keep, bad_table, concatenate
+from hardsight.stores import as_path
 from hardsight.table import SampleTable
 from hardsight.tablefiles import read_vectors, split_rows
 from hardsight.userfile import FileFunction
@@ -139,7 +139,8 @@ class UnitJob:
 
     def write(self, unit: int, block: Block) -> None:
         """Commit the rows of a unit."""
-        write_unit(Path(str(self.options.out)), unit, split_rows(block.rows, block.bad, self.model.name, block.vectors))
+        tables = split_rows(block.rows, block.bad, self.model.name, block.vectors)
+        write_unit(as_path(str(self.options.out)), unit, tables)
 
     def open(self) -> Callable[[int], list[str]]:
         """In a worker of another process."""
@@ -158,7 +159,7 @@ class UnitJob:
 
 def _elsewhere(options: ScoreOptions) -> ScoreOptions:
     """The options of a worker in another folder and without a terminal."""
-    return replace(options, out=Path(str(options.out)).absolute(), engine="local", progress=False)
+    return replace(options, out=as_path(str(options.out)).absolute(), engine="local", progress=False)
 
 
 def _on_workers(engine: Ray, job: UnitJob, units: Sequence[int], progress: bool) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from hardsight.engines import Ray
 from hardsight.errors import InputError
 from hardsight.registry import Option, whole_number
+from hardsight.stores import as_path
 
 
 class Shard(NamedTuple):
@@ -82,7 +83,7 @@ class ScoreOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shard", Shard(*self.shard))
-        object.__setattr__(self, "out", None if self.out is None else Path(self.out))
+        object.__setattr__(self, "out", None if self.out is None else as_path(self.out))
         checked: dict[str, object] = {
             name: whole_number(name, getattr(self, name), 1) for name in ("batch_size", "seeds")
         }

@@ -21,6 +21,7 @@ from hardsight.presets import PRESETS, recipe_of
 from hardsight.printing import Result, percent
 from hardsight.recipes import Recipe, learning_rate
 from hardsight.runs import content_hash, gaps_entry
+from hardsight.stores import local_path
 from hardsight.training.checkpoint import CHECKPOINT, RECORDS, Saver, begin
 from hardsight.training.loop import Training, preserved_state
 from hardsight.training.losses import Loss, loss_identity, make_loss
@@ -120,7 +121,7 @@ def train(
     execute_file(model, recipe.seed)
     if isinstance(loss, str):
         recipe, loss = replace(recipe, loss=loss), None
-    out = Path(out)
+    out = local_path(out)
     recorded: set[str] = {record} if isinstance(record, str) else set(record)
     if wrong := sorted(recorded - set(RECORDS)):
         raise InputError(f"record must hold 'train', 'test' or nothing, got {wrong[0]!r}.")
