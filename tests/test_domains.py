@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import hardsight as hs
 from hardsight import domains as dg
-from hardsight.data import ArraySamples, load_digits
+from hardsight.data import ArraySamples, View, load_digits
 from hardsight.domains import DomainRun, best_option, decoded, leave_one_out, open_domains
 
 RECIPE = hs.Recipe(epochs=2, batch_size=64, optimizer="adamw", lr=0.01)
@@ -131,3 +132,34 @@ def test_options_are_chosen_without_the_test_domain(monkeypatch, tmp_path, selec
     assert name == "y"
     assert run.target == "c"
     assert run.accuracy() == 0.1
+
+
+def test_bad_options_and_images_are_one_sentence(folder, tmp_path):
+    parts = digits_by_domain()
+    for options, named in (({}, "options"), ({"x": {"los": "ce"}}, "loss"), ({"x": {"recipe": RECIPE}}, "recipe")):
+        with pytest.raises(hs.HardsightError, match=named):
+            best_option("small-cnn", parts, "a", options, out=tmp_path / "none", recipe=RECIPE)
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(hs.HardsightError, match="sample 1"):
+        open_domains("digits", ["a", None] + ["b"] * 1795)
+    (folder / "photo" / "cat" / "1.png").write_bytes(b"no image")
+    with pytest.raises(hs.HardsightError, match=r"cat/1\.png"):
+        decoded(open_domains(folder)["photo"], 8)
+    with pytest.raises(hs.HardsightError, match="size"):
+        decoded(parts["a"], 0)
+
+
+def test_labels_of_the_target_change_no_weight_and_no_selection(tmp_path):
+    parts, runs = digits_by_domain(), []
+    turned = parts | {"b": View(parts["b"], labels=(np.asarray(parts["b"].labels) + 1) % 10)}
+    for number, domains in enumerate((parts, turned)):
+        run = leave_one_out(
+            "small-cnn", domains, "b", out=tmp_path / str(number), recipe=RECIPE, device="cpu", progress=False
+        )
+        weights = torch.load(run.path / "checkpoint.pt", weights_only=True)["model"]
+        runs.append((run, weights))
+    (first, weights), (second, others) = runs
+    assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
+    np.testing.assert_array_equal(first.validation, second.validation)
+    assert first.epoch() == second.epoch()
+    assert not np.array_equal(first.test, second.test)

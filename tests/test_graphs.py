@@ -10,6 +10,7 @@ import hardsight as hs
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 data = pytest.importorskip("torch_geometric.data", exc_type=Exception)
 
+from hardsight import graphs as graph_module  # noqa: E402
 from hardsight.graphs import PackedGraphs, SAGPoolNet, read_tu, split_graphs, train_graphs  # noqa: E402
 
 
@@ -151,3 +152,60 @@ def test_a_graph_without_nodes_is_a_bad_row_and_changed_graphs_are_other_data():
     before = hs.open_data(graphs).fingerprint()
     graphs[3].x = graphs[3].x + 1
     assert hs.open_data(graphs).fingerprint() != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"x": torch.zeros(0, 2), "edge_index": torch.zeros(2, 0, dtype=torch.long)},
+        {"x": torch.zeros(6, 3)},
+        {"x": torch.full((6, 2), float("nan"))},
+        {"x": None},
+        {"y": None},
+        {"y": torch.tensor([-1])},
+        {"y": torch.tensor([0, 1])},
+        {"y": torch.tensor([0.5])},
+        {"edge_index": torch.tensor([[0], [6]])},  # of another graph, once they are end to end
+    ],
+)
+def test_a_graph_that_cannot_be_trained_on_is_named(change):
+    graphs = rings_and_stars()
+    for name, value in change.items():
+        setattr(graphs[5], name, value)
+    with pytest.raises(hs.HardsightError, match="graph 5"):
+        train_graphs(graphs, most_epochs=1, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"most_epochs": 0}, "most_epochs"), ({"batch_size": 0}, "batch_size"), ({"loss": "avh:16"}, "features")],
+)
+def test_bad_options_are_refused(options, named):
+    with pytest.raises(hs.HardsightError, match=named):
+        train_graphs(rings_and_stars(), device="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"A": "2, 1\n2, 3\n"},  # an edge between two graphs
+        {"graph_indicator": ""},
+        {"node_labels": "0\n1\n0\n1\n900000000\n"},
+    ],
+)
+def test_files_that_mix_graphs_or_fill_the_memory_are_refused(tmp_path, changes):
+    with pytest.raises(hs.HardsightError, match="data"):
+        read_tu(write_tu(tmp_path, **changes))
+
+
+def test_losses_may_follow_the_classes_of_the_training_graphs(monkeypatch):
+    graphs, counts = rings_and_stars(), []
+    original = graph_module.loss_of_logits
+    monkeypatch.setattr(
+        graph_module,
+        "loss_of_logits",
+        lambda name, **context: counts.append(context["counts"]) or original(name, **context),
+    )
+    train_graphs(graphs, loss="ce:weight=effective", most_epochs=1, device="cpu", seed=2)
+    labels = [int(graphs[row].y) for row in split_graphs(len(graphs), 2)[0]]
+    assert counts[0].tolist() == np.bincount(labels).tolist()

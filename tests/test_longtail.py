@@ -126,3 +126,51 @@ def test_annotations_of_inaturalist(tmp_path):
     file.write_text("[1")
     with pytest.raises(hs.HardsightError, match="train2018"):
         open_data(str(file))
+
+
+def test_bad_numbers_are_one_sentence():
+    images, labels = load_digits()
+    gap = ArraySamples(images[labels != 3], labels[labels != 3], "train", "digits")
+    with pytest.raises(hs.HardsightError, match="class 3"):
+        long_tailed(gap, 10)
+    for counts in ([], [10, float("nan")], [10, -1], [[10]]):
+        with pytest.raises(hs.HardsightError, match="counts"):
+            long_tailed_counts(counts, 2)
+    for pred, label, options, named in (
+        ([0, 1], [0, 3], {}, "label"),
+        ([0, 1], [0, -1], {}, "label"),
+        ([0, 1, 1], [0, 1], {}, "pred"),
+        ([0, 1], [0, 1], {"many": 10, "few": 50}, "few"),
+    ):
+        with pytest.raises(hs.HardsightError, match=named):
+            accuracy_by_frequency(np.array(pred), np.array(label), [100, 50], **options)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5))  # the digits have 10 classes
+    for options, named in (
+        ({}, "labels"),
+        ({"epochs": 0}, "epochs"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"lr": -1.0}, "lr"),
+    ):
+        with pytest.raises(hs.HardsightError, match=named):
+            retrain_head(network, "digits", device="cpu", **options)
+
+
+def test_ldam_with_deferred_weights_is_the_written_out_loss():
+    """Cao et al. (2019): margins on the target's cosine, weights of the effective number after the start."""
+    counts, generator = [500, 40, 6], torch.Generator().manual_seed(0)
+    features, weight = torch.randn(9, 5, generator=generator), torch.randn(3, 5, generator=generator)
+    target = torch.arange(9) % 3
+    effective = np.array([(1 - 0.9999) / (1 - 0.9999**n) for n in counts])
+    effective *= 3 / effective.sum()
+    margins = 0.5 * (6 / np.array(counts)) ** 0.25
+    x, w = features.double().numpy(), weight.double().numpy()
+    cosines = x @ w.T / np.linalg.norm(x, axis=1)[:, None] / np.linalg.norm(w, axis=1)
+    loss = hs.build_loss("ce:drw=8@ldam", counts=torch.tensor(counts), epochs=10)
+    for epoch, weights in ((7, np.ones(3)), (8, effective)):
+        loss.at(epoch)
+        total = 0.0
+        for row, y in enumerate(target.tolist()):
+            logits = 30 * (cosines[row] - margins * (np.arange(3) == y))
+            total += weights[y] * (np.log(np.exp(logits).sum()) - logits[y])
+        expected = total / weights[target.numpy()].sum()
+        assert loss(features @ weight.T, target, features, weight).item() == pytest.approx(expected, rel=1e-5)

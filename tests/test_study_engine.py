@@ -328,6 +328,10 @@ def test_two_studies_rerun_at_smoke_scale(tmp_path, capsys):
         (["run", "embeddings", "--scale", "paper", "--data", "nowhere"], "nowhere"),
         (["table", "two-gaussians", "--rows", "nowhere.csv"], "nowhere.csv"),
         (["run", "el-mnist", "--scale", "smoke", "--where", "los=ce"], "loss"),
+        (["run", "pacs", "--scale", "quick", "--where", "target=phto"], "photo"),
+        (["run", "pacs", "--scale", "smoke", "--where", "target=photo"], "plain"),  # a level of another scale
+        (["table", "pacs", "--rows", "docs/results/pacs.csv", "--scale", "quick", "--where", "target=phto"], "photo"),
+        (["table", "pacs", "--rows", "docs/results/nci1.csv", "--scale", "quick"], "network"),
         (["table", "el-rates", "--rows", "docs/results/losses-cifar10-rates.csv", "--measures", "acuracy"], "acuracy"),
     ],
 )

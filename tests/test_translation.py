@@ -168,3 +168,74 @@ def test_bad_input_is_refused(trained, tmp_path):
     with pytest.raises(hs.HardsightError, match="vocabular"):
         Translation(trained.model, trained.source, Vocabulary.of(["a b c"], least=1), [])
     assert math.isfinite(trained.bleu(toy_pairs(3), beams=2))
+
+
+def test_what_does_not_belong_together_is_refused(trained, tmp_path):
+    pairs = toy_pairs(30)
+    table = token_table(trained, pairs)
+    with pytest.raises(hs.HardsightError, match="sentence 0"):  # other sentences than those of the table
+        write_token_page(table, trained, [("ein", "zebra crossing"), *pairs[1:]], tmp_path / "tokens.html")
+    short = Vocabulary(trained.target.tokens[:5])
+    with pytest.raises(hs.HardsightError, match="vocabulary"):
+        hardest_words(table, short)
+    assert not (tmp_path / "tokens.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"averaged": 0}, "averaged"),
+        ({"warmup": 0}, "warmup"),
+        ({"label_smoothing": 2.0}, "label_smoothing"),
+        ({"width": 30, "heads": 4}, "width"),
+        ({"widht": 32}, "width"),
+        ({"loss": "avh:16"}, "features"),
+    ],
+)
+def test_bad_options_are_one_sentence(options, named):
+    with pytest.raises(hs.HardsightError, match=named):
+        train_translation(toy_pairs(10), device="cpu", **options)
+
+
+def test_nothing_to_translate_and_unreadable_text_are_one_sentence(trained, tmp_path):
+    for call in (
+        lambda: train_translation([], device="cpu"),
+        lambda: trained.bleu([]),
+        lambda: token_table(trained, []),
+    ):
+        with pytest.raises(hs.HardsightError, match="pairs"):
+            call()
+    (tmp_path / "latin.de").write_bytes("schläft".encode("latin-1"))
+    (tmp_path / "broken.gz").write_bytes(b"no gzip")
+    for name in ("latin.de", "broken.gz"):
+        with pytest.raises(hs.HardsightError, match=name):
+            read_pairs(tmp_path / name, tmp_path / name)
+    with pytest.raises(hs.HardsightError, match="beams"):
+        trained.translate(["ein"], beams=0)
+
+
+@pytest.mark.parametrize(("name", "end"), [("ce", None), ("el:0.5", 0.5), ("el:0.75", 0.75)])
+def test_bonus_and_smoothing_per_token_are_the_written_out_loss(name, end):
+    """Each real token: (1 − ε)·(loss of the true token) + ε/V·(loss of every token), in a loop; padding left out."""
+    generator, tokens, padded = torch.Generator().manual_seed(0), 11, 0
+    logits = 3 * torch.randn(4, 6, tokens, generator=generator, dtype=torch.float64)
+    target = torch.randint(4, tokens, (4, 6), generator=generator)
+    target[0, 3:], target[2, 1:] = padded, padded
+    total, count = 0.0, 0
+    for sentence, position in itertools.product(range(4), range(6)):
+        if target[sentence, position] == padded:
+            continue
+        z = logits[sentence, position].tolist()
+        whole = math.log(sum(map(math.exp, z)))
+        for token in range(tokens):
+            p = math.exp(z[token] - whole)
+            bonus = 0.0
+            if end is not None:
+                bonus = math.log(1 - p) if p <= end else math.log(1 - end) - (p - end) / (1 - end)
+            share = 0.1 / tokens + 0.9 * (token == int(target[sentence, position]))
+            total += share * (whole - z[token] + bonus)
+        count += 1
+    loss = hs.build_loss(name, label_smoothing=0.1)
+    value = loss(logits.flatten(0, 1), target.masked_fill(target == padded, -100).flatten())
+    assert value.item() == pytest.approx(total / count, rel=1e-12)

@@ -15,6 +15,7 @@ depends on it, so every result names how it was selected:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,12 +29,13 @@ from torch import nn
 from hardsight.data import ArraySamples, JoinedSamples, Samples, View, all_labels, open_data, places_by_name
 from hardsight.dynamics import Dynamics
 from hardsight.errors import InputError, MissingPathError
+from hardsight.extras import first_line, printable
 from hardsight.images import to_image
 from hardsight.models import Model
 from hardsight.presets import recipe_of
 from hardsight.printing import Result, percent
 from hardsight.recipes import Recipe
-from hardsight.registry import Range, check_choice, did_you_mean
+from hardsight.registry import Range, check_choice, did_you_mean, whole_number
 from hardsight.training import train
 
 SELECTIONS = ("train-domain", "last", "oracle")
@@ -91,6 +93,8 @@ def open_domains(data: Any, domains: Sequence[str] | None = None) -> dict[str, S
         {'a': 599, 'b': 599, 'c': 599}
     """
     if domains is not None:
+        if missing := [row for row, name in enumerate(domains) if name is None or name != name]:
+            raise InputError(f"domains must name one domain per sample, got none for sample {missing[0]}.")
         whole, column = open_data(data), np.asarray([str(name) for name in domains])
         if len(column) != len(whole):
             raise InputError(f"domains must name one domain per sample, {len(whole):,}, got {len(column):,}.")
@@ -138,8 +142,14 @@ def decoded(samples: Samples, size: int) -> Samples:
         size: Pixels per side; images of another size are resized.
     """
 
+    size = whole_number("size", size, 1)
+
     def pixels(index: int) -> np.ndarray:
-        image = to_image(samples.load(index, 3)[0], 3)
+        try:
+            image = to_image(samples.load(index, 3)[0], 3)
+        except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises
+            sample = f"{printable(samples.ids[index])!r} of {printable(samples.origin)}"
+            raise InputError(f"data: the image {sample} cannot be read: {first_line(error).rstrip('.')}.") from None
         return np.asarray(image if image.size == (size, size) else image.resize((size, size), 2), dtype=np.uint8)
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -238,6 +248,15 @@ def best_option(
         settings: Further arguments of `leave_one_out`, for every option.
     """
     check_choice(selection, ("train-domain", "leave-one-domain-out"), "selection")
+    if not options:
+        raise InputError('options must have one option or more, such as {"8": {"loss": "avh:8"}}, got none.')
+    allowed = inspect.signature(leave_one_out).parameters.keys() - {"model", "domains", "target", "out", "without"}
+    for name, arguments in options.items():
+        for argument in arguments:
+            if argument not in allowed:
+                raise InputError(f"options: {name} sets {argument!r}; {did_you_mean(argument, sorted(allowed))}")
+            if argument in settings:
+                raise InputError(f"options: {name} sets {argument}, which is given for every option, too.")
 
     def run(name: str, domain: str, **without: Any) -> DomainRun:
         folder = name if domain == target else f"{name}-without-{domain}"

@@ -22,8 +22,10 @@ from hardsight.devices import find_device
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need
 from hardsight.heads import capture
-from hardsight.losses import build_loss
-from hardsight.registry import whole_number
+from hardsight.registry import Range, whole_number
+from hardsight.training.losses import loss_of_logits
+
+_MOST_LABELS = 10_000
 
 
 def read_tu(folder: str | Path) -> list[Any]:
@@ -52,6 +54,8 @@ def read_tu(folder: str | Path) -> list[Any]:
     edges, member, label = (read(kind) for kind in ("A", "graph_indicator", "graph_labels"))
     if edges is None or member is None or label is None:
         raise MissingPathError(f"data: {folder} must hold NAME_graph_indicator.txt and NAME_graph_labels.txt, too.")
+    if not (edges.size and member.size and label.size):
+        raise InputError(f"data: the files of {folder} must hold at least one graph with an edge, got an empty file.")
     graph, classes = member[:, 0] - 1, np.unique(label[:, 0], return_inverse=True)[1]
     if (np.diff(graph) < 0).any() or graph.min() < 0 or graph.max() >= len(classes) or edges.shape[1] != 2:
         raise InputError(f"data: the nodes of {folder} must be listed graph by graph, and edges be pairs of nodes.")
@@ -60,10 +64,18 @@ def read_tu(folder: str | Path) -> list[Any]:
         raise InputError(f"data: graph {int(np.argmin(sizes)) + 1} of {folder} has no nodes; leave it out.")
     attributes, kinds = read("node_attributes", np.float64), read("node_labels")
     parts = [] if attributes is None else [torch.tensor(attributes, dtype=torch.float32)]
+    if kinds is not None and np.ptp(kinds[:, 0]) >= _MOST_LABELS:
+        raise InputError(
+            f"data: node labels of {folder} must span less than {_MOST_LABELS:,} values, each is a feature."
+        )
     parts += [] if kinds is None else [F.one_hot(torch.from_numpy(kinds[:, 0] - kinds[:, 0].min())).float()]
     ends = torch.from_numpy(edges.T - 1)
     if any(len(part) != len(graph) for part in parts) or ends.min() < 0 or ends.max() >= len(graph):
         raise InputError(f"data: the files of {folder} must speak of the same {len(graph):,} nodes.")
+    if (across := np.flatnonzero(graph[ends[0]] != graph[ends[1]])).size:
+        raise InputError(
+            f"data: line {across[0] + 1} of {files[0].name} must join nodes of one graph, got those of two."
+        )
     x = torch.cat(parts, 1) if parts else torch.ones(len(graph), 1)
     first, owner = np.r_[0, np.cumsum(sizes)], torch.from_numpy(graph)[ends[0]]
     ends, counts = ends[:, owner.argsort(stable=True)], torch.bincount(owner, minlength=len(classes)).tolist()
@@ -134,7 +146,11 @@ class PackedGraphs:
     """
 
     def __init__(self, graphs: Sequence[Any], device: torch.device) -> None:
-        self.x, self.y = (torch.cat([graph[name] for graph in graphs]).to(device) for name in ("x", "y"))
+        for row, graph in enumerate(graphs):
+            if problem := _problem(graph, graphs[0]):
+                raise InputError(f"graphs: graph {row} {problem}.")
+        self.x = torch.cat([graph.x for graph in graphs]).to(device)
+        self.y = torch.cat([graph.y.flatten() for graph in graphs]).to(device, torch.int64)
         self.edges = torch.cat([graph.edge_index for graph in graphs], 1).to(device)  # numbered within each graph
         self.nodes = np.array([graph.num_nodes for graph in graphs])
         self.edge_counts = np.array([graph.edge_index.shape[1] for graph in graphs])
@@ -146,6 +162,24 @@ class PackedGraphs:
         places = _ranges(self.nodes, rows), _ranges(self.edge_counts, rows), np.repeat(np.arange(len(rows)), nodes)
         x, edge, member, shift, row = (torch.from_numpy(part).to(self.x.device) for part in (*places, shift, rows))
         return self.x[x], self.edges[:, edge] + shift, member, self.y[row]
+
+
+def _problem(graph: Any, first: Any) -> str:
+    """What keeps a graph from being trained on; empty if nothing does."""
+    x, edges, y = (getattr(graph, name, None) for name in ("x", "edge_index", "y"))
+    if not (isinstance(x, Tensor) and isinstance(edges, Tensor) and isinstance(y, Tensor)):
+        return "must have x, edge_index and y"
+    if not len(x):
+        return "has no nodes; leave it out"
+    if x.ndim != 2 or x.shape[1] != first.x.shape[-1] or not x.is_floating_point():
+        return f"must have x of shape (nodes, {first.x.shape[-1]}), as the first, got {tuple(x.shape)}, {x.dtype}"
+    if not x.isfinite().all():
+        return "must have finite features, got NaN or infinity"
+    if y.numel() != 1 or y.is_floating_point() or y.min() < 0:
+        return f"must have y with one class index, got {y.tolist()}"
+    if edges.numel() and not 0 <= edges.min() <= edges.max() < len(x):
+        return f"must have edges between its {len(x)} nodes, got node {int(edges.max())}"
+    return ""
 
 
 def _ranges(sizes: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -178,7 +212,8 @@ def train_graphs(
 
     Args:
         graphs: As `read_tu` gives them, or a data set of torch-geometric.
-        loss: A name, as for `hardsight.train`; ``el:0.5,defer=25`` begins its bonus after 25 epochs.
+        loss: The name of a loss of logits, as for `hardsight.train`; ``el:0.5,defer=25`` begins its bonus after 25
+            epochs.
         seed: Of the split, the weights and the order.
         most_epochs: Where to stop in any case.
         patience: Epochs without a better accuracy on the validation graphs after which to stop.
@@ -186,7 +221,9 @@ def train_graphs(
         recorder: A `hardsight.Recorder` for the training graphs.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
-    place, graphs = find_device(device), list(graphs)
+    place, graphs, most_epochs = find_device(device), list(graphs), whole_number("most_epochs", most_epochs, 1)
+    batch_size, patience = whole_number("batch_size", batch_size, 1), whole_number("patience", patience, 1)
+    Range(0, ends="()").check(lr, "lr")
     parts = split_graphs(len(graphs), whole_number("seed", seed, 0))
     if min(map(len, parts)) < 1:
         raise InputError(f"graphs must be 10 or more, to be split into three parts, got {len(graphs)}.")
@@ -198,7 +235,8 @@ def train_graphs(
         first, *rest = (cast(Any, part) for part in parts)
         order = DataLoader(first, batch_size, shuffle=True, generator=torch.Generator().manual_seed(seed))
         others = [[packed.batch(rows.numpy()) for rows in DataLoader(part, 1024)] for part in rest]
-        objective, best = build_loss(loss, epochs=most_epochs), (-1.0, 0, 0.0)
+        counts = torch.bincount(packed.y[parts[0]].cpu(), minlength=int(packed.y.max()) + 1)
+        objective, best = loss_of_logits(loss, counts=counts, epochs=most_epochs).to(place), (-1.0, 0, 0.0)
         optimizer = torch.optim.Adam(network.parameters(), lr=lr, weight_decay=weight_decay)
         kept: dict[str, Tensor] = {}
         epoch = 0

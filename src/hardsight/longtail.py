@@ -42,11 +42,15 @@ def long_tailed_counts(
         >>> long_tailed_counts([5000] * 4, ratio=10, kind="step")
         array([5000, 5000,  500,  500])
     """
-    counts = np.asarray(counts)
+    counts = _checked_counts(counts)
     Range(1).check(ratio, "ratio")
     check_choice(kind, ("exponential", "step"), "kind")
     place = np.arange(len(counts)) / max(len(counts) - 1, 1)
     kept = (counts.min() * float(ratio) ** -(place if kind == "exponential" else np.round(place))).astype(np.int64)
+    if not counts.all():
+        raise InputError(
+            f"class {int(np.argmin(counts))} has no sample; a long-tailed subset needs some of every class."
+        )
     if not kept.all():
         raise InputError(
             f"ratio: {ratio:g} leaves no sample of class {int(np.argmin(kept))}: the classes have {counts.min():,} "
@@ -81,6 +85,15 @@ def long_tailed(
     return View(samples, np.sort(np.concatenate(rows)))
 
 
+def _checked_counts(counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    counts = np.asarray(counts)
+    if counts.ndim != 1 or not counts.size or not (np.isfinite(counts) & (counts >= 0)).all():
+        raise InputError(
+            "counts must have the number of samples of each class (C,), 0 or more, for at least one class."
+        )
+    return counts
+
+
 def accuracy_by_frequency(
     pred: np.ndarray, label: np.ndarray, counts: Sequence[int] | np.ndarray, *, many: int = MANY, few: int = FEW
 ) -> dict[str, float]:
@@ -100,7 +113,16 @@ def accuracy_by_frequency(
         >>> accuracy_by_frequency(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]), [500, 60, 5])
         {'all': 0.75, 'many': 1.0, 'medium': 0.5, 'few': 1.0}
     """
-    frequency, right = np.asarray(counts)[label], np.asarray(pred) == np.asarray(label)
+    counts, pred, label = _checked_counts(counts), np.asarray(pred), np.asarray(label)
+    if pred.shape != label.shape or label.ndim != 1:
+        raise InputError(f"pred and label must have the same shape (N,), got {pred.shape} and {label.shape}.")
+    if len(label) and not 0 <= label.min() <= label.max() < len(counts):
+        raise InputError(
+            f"label must lie in [0, {len(counts) - 1}], the classes of counts, got {label.min()} to {label.max()}."
+        )
+    if few > many:
+        raise InputError(f"few must be at most many, got {few} and {many}.")
+    frequency, right = counts[label], pred == label
     parts = {
         "all": np.ones(len(right), bool),
         "many": frequency > many,
@@ -137,11 +159,18 @@ def retrain_head(
         seed: Of the new layer and of the draws.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
+    epochs, batch_size = whole_number("epochs", epochs, 1), whole_number("batch_size", batch_size, 1)
+    Range(0, ends="()").check(lr, "lr")
     place, samples = find_device(device), open_data(data, training=True)
     model = replace(as_model(model), module=copy.deepcopy(as_model(model).module))
     predictions = predict(model, samples, device=place)
     labels = torch.from_numpy(all_labels(samples, "data")[predictions.rows]).to(place)
     features, head = torch.from_numpy(predictions.features).to(place), find_head(model.module)
+    if labels.min() < 0 or labels.max() >= head.classes:
+        raise InputError(
+            f"data: labels must lie in [0, {head.classes - 1}], the classes of the network, got {int(labels.min())} to "
+            f"{int(labels.max())}."
+        )
     generator = torch.Generator().manual_seed(whole_number("seed", seed, 0))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -7,7 +7,9 @@ the hidden state and the output layer, as `hardsight.score_features` does.
 from __future__ import annotations
 
 import gzip
+import inspect
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +24,10 @@ from torch.nn.utils.rnn import pad_sequence
 from hardsight.devices import find_device
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need
-from hardsight.losses import build_loss
-from hardsight.registry import whole_number
+from hardsight.registry import Range, did_you_mean, whole_number
 from hardsight.scoring.score import score_features
 from hardsight.table import SampleTable
+from hardsight.training.losses import loss_of_logits
 
 PAD, START, END, UNKNOWN = range(4)
 _SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -37,8 +39,11 @@ def read_sentences(file: str | Path) -> list[str]:
     file = Path(file)
     if not file.is_file():
         raise MissingPathError(f"data: there is no file {file}.")
-    with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
-        return [line.strip() for line in lines]
+    try:
+        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+            return [line.strip() for line in lines]
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"data: {file} must be text in UTF-8, or such a text in gzip: {error}.") from None
 
 
 def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
@@ -117,6 +122,8 @@ class Translator(nn.Module):
         dropout: float = 0.3,
     ) -> None:
         super().__init__()
+        if whole_number("heads", heads, 1) and (width % heads or width % 2):
+            raise InputError(f"width must be even and a multiple of heads, {heads}, got {width}.")
         self.source, self.target = (nn.Embedding(n, width, PAD) for n in (source, target))
         for embedding in (self.source, self.target):
             nn.init.normal_(embedding.weight, std=width**-0.5)
@@ -184,6 +191,7 @@ class Translation:
             most: Tokens of the longest translation.
             batch_size: Sentences at a time.
         """
+        beams, most = whole_number("beams", beams, 1), whole_number("most", most, 1)
         self.model.eval()
         encoded = self.source.encode(sentences)
         order = sorted(range(len(encoded)), key=lambda k: len(encoded[k]))
@@ -222,6 +230,8 @@ class Translation:
 
     def bleu(self, pairs: Sequence[Pair], **search: Any) -> float:
         """BLEU of the translations, by sacrebleu, on the tokens as they are."""
+        if not pairs:
+            raise InputError("pairs must hold at least one sentence and its translation, got none.")
         metric = need("sacrebleu")
         translated = self.translate([source for source, _ in pairs], **search)
         return metric.corpus_bleu(translated, [[target for _, target in pairs]], tokenize="none", force=True).score
@@ -248,7 +258,7 @@ def train_translation(
 
     Args:
         pairs: Sentences and their translations.
-        loss: A name, as for `hardsight.train`; padding does not count.
+        loss: The name of a loss of logits, as for `hardsight.train`; padding does not count.
         label_smoothing: Share of the target that is spread over all tokens; the bonus of the Encouraging Loss goes with
             it, as in the released code.
         epochs: Passes over the pairs.
@@ -264,13 +274,24 @@ def train_translation(
         network: Options of `Translator`.
     """
     place = find_device(device)
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs) or not pairs:
+        raise InputError("pairs must hold (sentence, translation), at least once.")
+    limits = {"epochs": epochs, "averaged": averaged, "warmup": warmup, "tokens": tokens}
+    epochs, averaged, warmup, tokens = (whole_number(name, value, 1) for name, value in limits.items())
+    Range(0, ends="()").check(lr, "lr")
+    Range(0, 1, "[)").check(label_smoothing, "label_smoothing")
+    options = inspect.signature(Translator).parameters.keys() - {"source", "target"}
+    if unknown := network.keys() - options:
+        name = min(unknown)
+        raise InputError(f"there is no option {name!r} of a Translator; {did_you_mean(name, sorted(options))}")
     vocabularies = [Vocabulary.of((pair[side] for pair in pairs), least) for side in (0, 1)]
     sides = [vocabulary.encode([pair[side] for pair in pairs]) for side, vocabulary in enumerate(vocabularies)]
     generator = torch.Generator().manual_seed(whole_number("seed", seed, 0))
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         torch.manual_seed(seed)
         model = Translator(len(vocabularies[0]), len(vocabularies[1]), **network).to(place)
-        objective = build_loss(loss, label_smoothing=label_smoothing, epochs=epochs)
+        counts = torch.bincount(torch.cat([row[1:] for row in sides[1]]), minlength=len(vocabularies[1]))
+        objective = loss_of_logits(loss, counts=counts, label_smoothing=label_smoothing, epochs=epochs).to(place)
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=weight_decay, fused=place.type == "cuda"
         )
@@ -355,11 +376,12 @@ def token_table(translation: Translation, pairs: Sequence[Pair], *, batch_size: 
         ids += [f"{start + s}:{p}" for s, p in zip(sentence, position, strict=True)]
         features.append(hidden[kept].float().cpu())
         labels.append(following[kept].cpu())
+    if not ids:
+        raise InputError("pairs must hold at least one sentence and its translation, got none.")
     head = model.head
-    table = score_features(
+    return score_features(
         torch.cat(features), head.weight.float().cpu(), torch.cat(labels), head.bias.float().cpu(), ids=ids
     )
-    return table
 
 
 def hardest_words(
@@ -374,6 +396,11 @@ def hardest_words(
         least: Words with fewer tokens are left out.
     """
     labels, values = table["label"], table.hardness(by)
+    if len(labels) and labels.max() >= len(target):
+        raise InputError(
+            f"target must be the vocabulary of the tokens in table, of {labels.max() + 1:,} tokens or more, got one of "
+            f"{len(target):,}."
+        )
     count = np.bincount(labels, minlength=len(target))
     mean = np.bincount(labels, values, minlength=len(target)) / np.maximum(count, 1)
     return [(target.tokens[k], int(count[k]), float(mean[k])) for k in np.argsort(-mean) if count[k] >= least]

@@ -35,13 +35,21 @@ def write_token_page(
         by: The score that colors tokens.
         most: Sentences to show.
     """
-    hardness = table.hardness(by)
+    hardness, labels = table.hardness(by), table["label"].tolist()
+    if labels and max(labels) >= len(translation.target):
+        raise InputError(f"translation: its vocabulary of {len(translation.target):,} tokens is not that of table.")
     place = {id_: k for k, id_ in enumerate(table["id"].tolist())}
     order = np.empty(len(hardness))
     order[np.argsort(hardness, kind="stable")] = np.arange(len(hardness)) / max(len(hardness), 1)
     shade, sentences = (order * _SHADES).astype(int), []
     for number, (source, target) in enumerate(pairs):
         rows = [place.get(f"{number}:{position}") for position in range(len(target.split()))]
+        for token, row in zip(target.split(), rows, strict=True):
+            if row is not None and (scored := translation.target.tokens[labels[row]]) != token:
+                raise InputError(
+                    f"pairs: sentence {number} has {token!r} where table has {scored!r}; table, model and pairs must "
+                    "belong together."
+                )
         scores = [hardness[row] for row in rows if row is not None]
         if scores:
             tokens = [

@@ -32,7 +32,7 @@ from hardsight.registry import whole_number
 from hardsight.runs import beside_lock, content_hash, disk_errors, provenance, write_json, write_text, write_whole
 from hardsight.studies import declared as _declared  # noqa: F401
 from hardsight.studies.study import STUDIES, Cell, Study, data_file
-from hardsight.studies.tables import Results, conditions, derived, matches
+from hardsight.studies.tables import Results, check_levels, conditions, derived, matches
 from hardsight.untrusted import read_json
 
 _FORMAT = 2
@@ -81,6 +81,7 @@ def study(
     """
     declared, start = STUDIES[name], time.monotonic()
     wanted = conditions(where, declared.factors)
+    check_levels(wanted, declared.levels(scale))
     if weights is not None and not declared.takes_weights:
         raise InputError(f"weights: the networks of the study {name} always start from scratch; leave --weights out.")
     if weights is not None and not Path(weights).is_file():

@@ -153,12 +153,19 @@ class Study:
             raise InputError(f"scale: the study {self.name} has no scale {name!r}; {did_you_mean(name, self.scales)}")
         return self.scales[name]
 
+    def levels(self, *scales: str) -> dict[str, list[str]]:
+        """The levels of each factor at some scales, or at any."""
+        sizes = [self.scale(name) for name in scales or self.scales]
+        return {
+            name: list(dict.fromkeys(level for size in sizes for level in size.levels.get(name, levels)))
+            for name, levels in self.factors.items()
+        }
+
     def cells(self, scale: str, seeds: int | None = None) -> Iterator[tuple[dict[str, str], int]]:
         """Levels and seed of every cell. Seeds are the outer loop: a run that is cut short is cut evenly."""
-        size = self.scale(scale)
-        levels = [size.levels.get(name, levels) for name, levels in self.factors.items()]
-        for seed in range(size.seeds if seeds is None else seeds):
-            for combination in itertools.product(*levels):
+        levels, planned = self.levels(scale), self.scale(scale).seeds
+        for seed in range(planned if seeds is None else seeds):
+            for combination in itertools.product(*levels.values()):
                 yield dict(zip(self.factors, combination, strict=True)), seed
 
     def files(self, scale: str, levels: Mapping[str, str]) -> list[str]:

@@ -110,6 +110,11 @@ class Results(Result):
             for k, corrected in zip(tested, holm(np.array([lines[k].p for k in tested])), strict=True):
                 lines[k] = lines[k]._replace(p_holm=float(corrected))
         wanted = conditions(where, (*self.study.factors, *self.study.details, "family"))
+        if self.rows:  # of an unfinished study, levels without rows are known from its declaration
+            levels = self.study.levels()
+            check_levels(
+                wanted, {n: [*(_level(row.get(n)) for row in self.rows), *levels.get(n, ())] for n in self.columns}
+            )
         named = [dict(zip(self.columns, line.levels, strict=True)) | {"family": line.family} for line in lines]
         return [line for line, levels in zip(lines, named, strict=True) if matches(levels, wanted)]
 
@@ -266,6 +271,15 @@ def conditions(where: str | Mapping[str, str], names: Iterable[str]) -> dict[str
     return {name: [text.strip() for text in level.split("|")] for name, level in where.items()}
 
 
+def check_levels(wanted: Mapping[str, Sequence[str]], levels: Mapping[str, Iterable[str]]) -> None:
+    """Refuse a level that there is not, so that a misspelled one does not leave an empty table."""
+    for name in wanted.keys() & levels.keys():
+        known = dict.fromkeys(levels[name])
+        for level in wanted[name]:
+            if level not in known:
+                raise InputError(f"where: {name} has no level {level!r}; {did_you_mean(level, known)}")
+
+
 def matches(levels: Mapping[str, str], wanted: Mapping[str, Sequence[str]]) -> bool:
     """Whether levels are among those wanted."""
     return all(levels.get(name, "") in among for name, among in wanted.items())
@@ -330,4 +344,6 @@ def read_results(name: str, rows: str | Path, scale: str = "paper") -> Results:
             quantity, value = line.pop("quantity"), line.pop("value")
             cells.setdefault(tuple(line.values()), line)[quantity] = value
         lines = list(cells.values())
+    if lines and (missing := [name for name in study.factors if name not in lines[0]]):
+        raise InputError(f"rows: {path} has no column {missing[0]}, so that it holds no rows of the study {name}.")
     return Results(study, derived(study, lines), path, _finished(study, lines), scale)

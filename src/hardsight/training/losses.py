@@ -68,6 +68,16 @@ def _arguments(loss: Loss) -> Any:
         return ()
 
 
+def loss_of_logits(name: str, **context: Any) -> CompositeLoss:
+    """The loss of a name, with arguments of `build_loss`, for a loop that hands over logits and targets alone."""
+    loss = build_loss(name, **context)
+    if loss.needs_head:
+        raise InputError(
+            f"loss: {name} needs features and class weights; here it must be one of logits, such as ce or el:0.5."
+        )
+    return loss
+
+
 def batch_loss(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor:
     """The loss of a batch in float32; `head` is the captured head, or None."""
     needed = (head.features, head.weight) if head is not None and getattr(loss, "needs_head", False) else ()

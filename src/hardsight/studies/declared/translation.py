@@ -37,7 +37,7 @@ def _trained(cell: Cell) -> dict[str, Any]:
         )
     else:
         train, validation, test = _toy_pairs(200), _toy_pairs(20), _toy_pairs(20)
-    options = {name: settings[name] for name in ("epochs", "averaged", "tokens", "warmup") if name in settings}
+    options = {name: settings[name] for name in ("epochs", "averaged", "tokens", "warmup", "lr") if name in settings}
     model = train_translation(
         train, loss=cell.levels["loss"], seed=cell.seed, device=cell.device, **options, **settings["network"]
     )
@@ -58,7 +58,7 @@ STUDIES.register(
         "smoke": Scale(
             1, 10, levels={"pair": ("de-en",), "loss": ("ce", "el:0.5")},
             settings={
-                "epochs": 3, "averaged": 1, "tokens": 256, "warmup": 10,
+                "epochs": 8, "averaged": 1, "tokens": 256, "warmup": 10, "lr": 5e-3,
                 "network": {"width": 32, "layers": 1, "heads": 2, "dropout": 0.0},
             },
         ),
