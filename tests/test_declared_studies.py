@@ -11,7 +11,7 @@ from hardsight.studies.claims import JUDGES, Claim
 from hardsight.studies.declared import adaptation, labels
 from hardsight.studies.tables import published
 
-SAME_CELLS = {"el-rates", "el-mnist", "amc-pairs"}  # as el-log-end
+SAME_CELLS = {"el-rates", "el-mnist", "weighting", "amc-pairs"}  # as el-log-end
 
 
 @pytest.mark.slow
