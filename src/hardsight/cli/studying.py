@@ -30,8 +30,8 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
 
     list shows all studies, what they cost and which cells are finished. run computes the cells that are missing, one by
     one, and prints the tables; several processes may share a folder. table, page (HTML) and figure show finished cells,
-    or rows of another machine with --rows. claims judges every claim of the papers, or of the paper NAME (AVH, EL, AMC),
-    on a folder of rows.
+    or rows of another machine with --rows. claims judges every claim of the papers, or of one of them (NAME is AVH, EL
+    or AMC), on a folder of rows.
 
     NAME is {hardsight.studies.STUDIES}.
 

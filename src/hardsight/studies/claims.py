@@ -134,8 +134,8 @@ class Claim(NamedTuple):
 def all_claims() -> tuple[Claim, ...]:
     """Every claim of the three papers, in the order of the file."""
     file = resources.files("hardsight.studies") / "published" / "claims.toml"
-    entries = tomllib.loads(file.read_text(encoding="utf-8"))["claim"]
-    return tuple(Claim(**{**entry, "rows": tuple(entry.get("rows", ()))}) for entry in entries)
+    entries: list[dict[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))["claim"]
+    return tuple(Claim(**entry | {"rows": tuple(entry.get("rows", ()))}) for entry in entries)
 
 
 def claims(study: str) -> list[Claim]:
@@ -162,7 +162,7 @@ def judged(results: Results) -> list[dict[str, Any]]:
 
 
 class Pairs(NamedTuple):
-    """A line that a claim is about: its levels, and the values of each unit beside those of what it is compared with."""
+    """A line that a claim is about: its levels, and the values of its units beside what they are compared with."""
 
     levels: tuple[str, ...]
     values: np.ndarray
@@ -175,8 +175,8 @@ def pairs(claim: Claim, results: Results) -> Iterator[Pairs]:
     names, alone = (*study.factors, *study.details), claim.against == "nothing"
     if claim.over not in ("seed", *study.factors):
         raise InputError(f"over must be seed or a factor of {study.name}, got {claim.over!r}.")
-    against = "" if alone else claim.against or f"{study.compare}={study.baseline}"
-    base = {name: levels[0] for name, levels in conditions(against, (*names, "measure")).items()}
+    against = claim.against or (f"{study.compare}={study.baseline}" if study.compare else "")
+    base = {name: levels[0] for name, levels in conditions("" if alone else against, (*names, "measure")).items()}
     other = base.pop("measure", claim.measure)
     groups, wanted = results.values(claim.measure, claim.over), conditions(claim.where, names)
     others, sign = results.values(other.removeprefix("-"), claim.over), -1.0 if other.startswith("-") else 1.0
@@ -284,10 +284,10 @@ def _ratio(claim: Claim, results: Results) -> Iterator[tuple[str, Finding]]:
     def finding(values: np.ndarray, base: np.ndarray) -> Finding:
         if (np.r_[values, base] <= 0).any():
             raise InputError(f"a ratio needs numbers above 0; {claim.measure} has others.")
-        *logs, p = _numbers(paired_difference(np.log(values / base) - np.log(bound)))
-        value, low, high = (float(bound * np.exp(end)) for end in logs)
+        mean, lower, upper, p = _numbers(paired_difference(np.log(values / base) - np.log(bound)))
+        value, low, high = (float(bound * np.exp(end)) for end in (mean, lower, upper))
         measured = f"{interval(value, low, high, '.3g')} times, {units(claim, len(values))}"
-        return Finding(side(*logs[1:], expected), measured, len(values), value, low, high, p)
+        return Finding(side(lower, upper, expected), measured, len(values), value, low, high, p)
 
     return over_lines(claim, results, finding)
 
@@ -299,10 +299,10 @@ def _level(claim: Claim, results: Results) -> Iterator[tuple[str, Finding]]:
     expected, bound = _bound(claim)
 
     def finding(values: np.ndarray, base: np.ndarray) -> Finding:
-        *ends, p = _numbers(paired_difference(values - base - bound))
-        value, low, high = (end + bound for end in ends)
+        mean, lower, upper, p = _numbers(paired_difference(values - base - bound))
+        value, low, high = (end + bound for end in (mean, lower, upper))
         measured = f"{interval(value, low, high, '.3g')}, {units(claim, len(values))}"
-        return Finding(side(*ends[1:], expected), measured, len(values), value, low, high, p)
+        return Finding(side(lower, upper, expected), measured, len(values), value, low, high, p)
 
     return over_lines(claim._replace(against="nothing"), results, finding)
 

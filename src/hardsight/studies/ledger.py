@@ -39,27 +39,30 @@ _LEAD = (
     "of other networks or data: the column data says which."
 )
 _LEVEL = 0.05
+_MOST_LINES = 2  # that the summary shows one by one
 # What a row should say about itself, and the columns that say it.
 _PROVENANCE = {
     "seed": ("seed",), "versions": ("versions", "torch"), "hardware": ("hardware",), "seconds": ("seconds",),
     "revision": ("revision",), "command": ("rerun",),
 }  # fmt: skip
 _MEANING = f"""
-- **{HOLDS}**: on every line that the claim is about (a loss, a network, a pair of domains), the 95% interval lies on the
-  claimed side.
-- **{IN_PART}**: on some lines, or a rule with several parts is met in part.
-- **{FAILS}**: on no line, and on one or more the interval lies on the other side or short of the effect that the paper
-  reports.
-- **{OPEN}**: no line decides; the interval contains both 0 and the paper's effect. More seeds could tell.
-- **{NOT_RUN}**: the study is here, its rows are not.
+- **{HOLDS}**: on every line that the claim is about (a loss, a network, a pair of domains) the 95% interval lies on
+  the claimed side.
+- **{IN_PART}**: on some lines; or a rule with several parts is met in part.
+- **{FAILS}**: on no line, and on one or more the interval lies on the other side, or short of the effect that the
+  paper reports.
+- **{OPEN}**: no line decides. The interval contains 0, and the paper's effect or none to compare with; or there are
+  fewer than three seeds. More seeds could tell.
+- **{NOT_RUN}**: data and code are here, rows are not.
 - **{NOT_TESTABLE}**: data or pretrained weights are missing.
 
-The last three are all "not testable here" in the plain sense that this page cannot answer; they differ in what would
-help. Intervals are Student's over seeds, paired by seed, if nothing else is said. p-values are corrected by Holm's
-method over the lines of a claim, and a line counts only if the corrected one is below 0.05, too; fewer than three seeds
-decide nothing. † marks a verdict that
-rests on lines that do not stand when the correction is over **all** {{tests}} lines of this page. Recorded trainings are
-judged network by network, by the rules below; intervals are then over images, and nothing is corrected.
+To the plain question whether a claim holds the last three are one answer, "not testable here"; they differ in what
+would help.
+
+Intervals are Student's over seeds, paired by seed, if nothing else is said. p-values are corrected by Holm's method
+over the lines of a claim, and a line counts only if the corrected one is below 0.05, too. † marks a verdict that
+changes if the correction is over **all** {{tests}} lines of the page with a test. Recorded trainings are judged network
+by network, by the rules at the end: intervals are over images, and nothing is corrected.
 """
 
 
@@ -99,37 +102,52 @@ class Entry(NamedTuple):
         return "; ".join(f"{on}: {finding.measured}" if on else finding.measured for on, finding in self.lines)
 
     @property
+    def brief(self) -> str:
+        """The lines in short: how many of several say what, and how far their numbers reach."""
+        measured = [finding for _, finding in self.lines if finding.verdict != UNMEASURED]
+        if len(measured) <= _MOST_LINES:
+            return self.measured
+        counts = Counter(supports(measured))
+        kind = "nets" if JUDGES[self.claim.judge].of == "run" else "lines"
+        texts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (YES, PARTLY, NO, NOT_SHOWN) if counts[verdict])
+        first, last = (pick(measured, key=lambda finding: finding.value or 0) for pick in (min, max))
+        if kind == "nets":
+            return f"of {len(measured)} nets: {texts}"
+        return f"of {len(measured)} lines: {texts}; from {first.measured} to {last.measured}"
+
+    @property
     def caveat(self) -> str:
         """Why a verdict rests on few seeds; empty where it does not."""
         few = [f.n for _, f in self.lines if f.verdict != UNMEASURED and f.n < FEW]
         return self.claim.few if few else ""
 
 
-def verdict_of(lines: Sequence[Finding], p: Sequence[float] | None = None, p_effect: Sequence[float] | None = None) -> str:
+def verdict_of(lines: Sequence[Finding], p: Sequence[float] = (), p_effect: Sequence[float] = ()) -> str:
     """The verdict on a claim from its lines; the rule is at the head of the page.
 
     Args:
         lines: The findings.
         p, p_effect: Their corrected p-values; those of the lines, corrected within the claim, if not given.
     """
-    measured = [k for k, line in enumerate(lines) if line.verdict != UNMEASURED]
-    if not measured:
+    answers = set(supports(lines, p, p_effect)) - {UNMEASURED}
+    if not answers:
         return NOT_RUN
-    p = corrected([line.p for line in lines]) if p is None else p
-    p_effect = corrected([line.p_effect for line in lines]) if p_effect is None else p_effect
-    support = [_supported(lines[k], p[k], p_effect[k]) for k in measured]
-    if all(part == YES for part in support):
+    if answers == {YES}:
         return HOLDS
-    if YES in support or PARTLY in support:
+    if answers & {YES, PARTLY}:
         return IN_PART
-    return FAILS if NO in support else OPEN
+    return FAILS if NO in answers else OPEN
 
 
-def _supported(line: Finding, p: float, p_effect: float) -> str:
-    """A line's verdict if it stands after the correction; a rule without a p-value stands."""
-    if line.p is None or line.verdict not in (YES, NO) or p < _LEVEL:
-        return line.verdict
-    return NO if line.verdict == NO and p_effect < _LEVEL else NOT_SHOWN
+def supports(lines: Sequence[Finding], p: Sequence[float] = (), p_effect: Sequence[float] = ()) -> list[str]:
+    """What each line says if it stands after the correction; a rule without a p-value does."""
+    p = p or corrected([line.p for line in lines])
+    p_effect = p_effect or corrected([line.p_effect for line in lines])
+    answers = []
+    for line, tested, short in zip(lines, p, p_effect, strict=True):
+        decided = line.p is None or tested < _LEVEL or (line.verdict == NO and short < _LEVEL)
+        answers.append(line.verdict if decided or line.verdict not in (YES, NO) else NOT_SHOWN)
+    return answers
 
 
 def corrected(p: Sequence[float | None]) -> list[float]:
@@ -236,8 +254,8 @@ class Ledger(Result):
         """The most important claims in short."""
         return [
             {
-                "claim": entry.claim.headline, "where": _where(entry.claim), "verdict": _marked(entry),
-                "measured": entry.measured, "n": _few(entry), "data": entry.claim.data,
+                "claim": f"{entry.claim.paper}: {entry.claim.headline}", "verdict": _marked(entry),
+                "measured": entry.brief, "n": _few(entry), "data": entry.claim.data,
             }
             for entry in self.entries
             if entry.claim.headline
@@ -298,9 +316,9 @@ class Ledger(Result):
         yield "The rules", "Each is a function of the rows; its docstring is what stands here.", self.rules()
         if listed := self.provenance():
             text = (
-                "Every new row of a study carries its seed, versions, hardware, seconds, the revision of the source and "
-                "the command that computes it again. Rows that were committed before lack what is marked –; it is not "
-                "made up. For those the pages of the results name the command."
+                "Every new row of a study carries its seed, versions, hardware, seconds, the revision of the source, "
+                "and the command that computes it again. Rows from before lack what is marked –, and it is not made "
+                "up; the other pages of the results name their commands."
             )
             yield "The rows", text, listed
 

@@ -33,7 +33,8 @@ _PAGE = """<!doctype html>
 <style>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
-th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #ddd; vertical-align: top; white-space: {space}; }}
+th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #ddd; }}
+td {{ white-space: {space}; }}
 </style>
 {body}
 </html>

@@ -192,13 +192,13 @@ def norm_climbs_at_the_decay(net: Net) -> Finding:
     slow, fast = (float(row @ curves.mean[0]) for row in weights)
     value, low, high = numbers = curves.contrast(weights[1] - weights[0])
     measured = (
-        f"per {net.run.unit} the norm grew by {signed(slow, '.3g')} before {net.run.unit} {net.run.epochs[last]} and by "
+        f"per {net.run.unit} the norm grew by {signed(slow, '.3g')} until {net.run.unit} {net.run.epochs[last]} and by "
         f"{signed(fast, '.3g')} after it; difference {interval(*numbers, '+.3g')}"
     )
     return Finding(YES if low > 0 else NO if high < 0 else NOT_SHOWN, measured, curves.n, value, low, high)
 
 
-@_judge()
+@_judge(number="plateau in every stage")
 def avh_settles_in_every_stage(net: Net) -> Finding:
     """a plateau: in the second half of every stage between decays AVH moves by less than a tenth of its whole change
     (intervals); partly: in some stages; claimed of nets with shortcuts."""
@@ -213,7 +213,7 @@ def avh_settles_in_every_stage(net: Net) -> Finding:
         ends = max(1, len(half) // 3)
         weights[half[:ends]], weights[half[-ends:]] = -1 / ends, 1 / ends
         shares.append([end / whole for end in curves.contrast(weights)] if whole else [0.0] * 3)
-    flat = [-FLAT < low and high < FLAT for _, low, high in shares]
+    flat = [low > -FLAT and high < FLAT for _, low, high in shares]
     texts = "; ".join(interval(*share, style="+.0%") for share in shares)
     measured = f"in the second half of each stage AVH moved by {texts} of its whole change"
     return _finding(all(flat), any(flat), measured, curves.n)

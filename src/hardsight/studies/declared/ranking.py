@@ -60,7 +60,7 @@ def rank_networks(runs: Mapping[str, SampleTable | str | Path], human: Any = Non
     for name, run in runs.items():
         table = run if isinstance(run, SampleTable) else SampleTable.load(run)
         rows += [{"network": name, "seed": 0, **row} for row in mean_hardness(table, human)]
-    return Results(STUDIES["net-ranking"], rows, Path("."), len(runs))
+    return Results(STUDIES["net-ranking"], rows, Path(), len(runs))
 
 
 @STUDIES.register(
@@ -74,10 +74,10 @@ def rank_networks(runs: Mapping[str, SampleTable | str | Path], human: Any = Non
         "accuracy": Measure("Accuracy", True, "higher"),
     },
     scales={
-        "smoke": Scale(
-            1, 5, settings={"data": "digits", "recipe": {"epochs": 3}}, levels={"network": ("small-cnn",)}
+        "smoke": Scale(1, 5, settings={"data": "digits", "recipe": {"epochs": 3}}, levels={"network": ("small-cnn",)}),
+        "paper": Scale(
+            3, 60, "NVIDIA H200", {"data": "cifar10.npz", "data_human": "cifar10h.npz", "recipe": {"epochs": 30}}
         ),
-        "paper": Scale(3, 60, "NVIDIA H200", {"data": "cifar10.npz", "data_human": "cifar10h.npz", "recipe": {"epochs": 30}}),
     },
 )
 def _scored(cell: Cell) -> list[dict[str, Any]]:

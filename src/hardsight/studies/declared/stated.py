@@ -58,8 +58,8 @@ def _norm_alone(claim: Claim) -> Iterator[tuple[str, Finding]]:
 
 @JUDGES.register("constant_gradient", of="nothing")
 def _constant_gradient(claim: Claim) -> Iterator[tuple[str, Finding]]:
-    """yes: the slope of the loss at the target logit is −1 for every likelihood from 0.01 to 1 − 1e-6; partly: for those
-    up to 1 − 1e-5."""
+    """yes: the slope of the loss at the target logit is −1 for every likelihood from 0.01 to 1 − 1e-6; partly: for
+    those up to 1 − 1e-5."""
     likely = torch.tensor([0.01, 0.1, 0.5, 0.9, 0.99, 1 - 1e-4, 1 - 9e-6, 1 - 1e-6], dtype=torch.float64)
     for name in ("el:exact", "el:normal"):
         slopes = []
