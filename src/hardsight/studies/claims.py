@@ -32,7 +32,9 @@ class Finding(NamedTuple):
         verdict: yes, partly, no, not shown, not measured.
         measured: In words.
         n: Units that the number rests on: seeds, networks or samples.
-        value, low, high: The number with its 95% interval.
+        value: The number.
+        low: Where its 95% interval begins.
+        high: Where it ends.
         p: Two-sided p-value of the bound that the claim names.
         p_effect: Two-sided p-value of the effect that the paper reports, where it can be compared.
     """
@@ -89,9 +91,12 @@ class Claim(NamedTuple):
         claim: The sentence.
         study: The study that measures it.
         judge: In `JUDGES`.
-        measure, where, against, over, expected: What the rows of the study must show: which number at which levels,
-            compared with which levels (the study's baseline if empty; ``measure=NAME`` or ``measure=-NAME`` is another
-            measure), over which units (a factor in place of the seeds), and how.
+        measure: The number that the rows of the study must show.
+        where: At which levels.
+        against: Compared with which levels: the study's baseline if empty; ``measure=NAME`` is another measure,
+            ``measure=-NAME`` its negative, ``nothing`` is 0.
+        over: A factor whose levels are the units, in place of the seeds.
+        expected: How it compares, as the judge reads it: higher, lower, ``> 2``, ``±0.01``.
         effect: The difference that the paper reports, where ours is of the same measure on the same data.
         rows: Files of committed rows.
         data: What the rows are of, and what the paper's were.
