@@ -104,7 +104,9 @@ def test_an_interval_short_of_the_paper_s_effect_refutes_it_unless_there_is_one(
     assert line.p_effect == (pytest.approx(short.pvalue) if excluded else 1.0)
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(0.0, "yes"), (0.003, "yes"), (0.0048, "not shown"), (0.0052, "not shown"), (-0.01, "no")])
+@pytest.mark.parametrize(
+    ("gain", "verdict"), [(0.0, "yes"), (0.003, "yes"), (0.0048, "not shown"), (0.0052, "not shown"), (-0.01, "no")]
+)
 def test_the_same_within_a_bound_is_two_one_sided_tests(gain, verdict):
     el = EASE + gain + NOISE - NOISE.mean()
     line = judge(rows_of({"el": el, "ce": EASE}), "same", expected="±0.005")
