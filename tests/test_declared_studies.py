@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hardsight.studies import STUDIES, Cell, Results, judged, read_results, study
-from hardsight.studies.claims import JUDGES, Claim
+from hardsight.studies import STUDIES, Cell, read_results, study
 from hardsight.studies.declared import adaptation, labels
 from hardsight.studies.tables import published
 
-SAME_CELLS = {"el-rates", "el-mnist", "amc-pairs"}  # as el-log-end
+SAME_CELLS = {"el-rates", "el-mnist", "weighting", "amc-pairs"}  # as el-log-end
 
 
 @pytest.mark.slow
@@ -74,31 +73,12 @@ def test_the_papers_numbers_are_beside_the_numbers_of_their_level():
     assert math.isnan(papers["0.1"])
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(0.01, "yes"), (-0.01, "no"), (0.0, "not shown")])
-def test_a_claim_about_a_table_is_judged_by_the_side_of_its_interval(gain, verdict):
-    noise = [0.001, -0.001, 0.002, -0.002]
-    rows = [{"arm": "ce", "seed": seed, "value": 0.5} for seed in range(4)]
-    rows += [{"arm": "amc", "seed": seed, "value": 0.5 + gain + noise[seed]} for seed in range(4)]
-    rows = [row | {"question": "explanation", "metric": "area"} for row in rows]
-    (compact,) = judged(Results(STUDIES["consequences-maps"], rows, None, 8))
-    expected = {"yes": "no", "no": "yes"}.get(verdict, verdict)  # a smaller area is what is claimed
-    assert (compact["verdict"], compact["n"], compact["value"]) == (expected, 4, pytest.approx(gain))
-    accuracy = [{"loss": "amc:paper" if row["arm"] == "amc" else "ce", **row, "accuracy": row["value"]} for row in rows]
-    (better,) = judged(Results(STUDIES["amc-pairs"], accuracy, None, 8))
-    assert better["verdict"] == verdict
-    (few,) = judged(Results(STUDIES["amc-pairs"], accuracy[:5], None, 8))
-    assert few["verdict"] == "not measured"
-
-
-def test_every_claim_names_a_study_and_what_it_measures():
-    for name, kind in STUDIES.items():
-        for row in judged(Results(kind, [], None, 0)):
-            assert (row["study"], row["verdict"]) == (name, "not measured")
-    for row in published("claims"):
-        claim = Claim(**row)
-        assert claim.study in STUDIES
-        assert JUDGES[claim.judge].function.__doc__
-        assert claim.columns["source"]
+def test_the_share_of_a_change_by_iteration_10_is_that_of_the_whole_change():
+    (row,) = STUDIES["iterations"].derive(
+        [{"seed": "0", "angle at 1": "1.6", "angle at 10": "1.5", "angle at 60": "1.2"}]
+    )
+    assert row["angle: share of its change by iteration 10"] == pytest.approx(0.25)
+    assert "norm: share of its change by iteration 10" not in row
 
 
 def test_rounds_are_selected_by_what_each_rule_sees():

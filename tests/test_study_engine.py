@@ -3,6 +3,7 @@
 import csv
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from scipy import stats
 
 from hardsight.cli import main
 from hardsight.errors import InputError, MissingPathError
+from hardsight.runs import source_revision
 from hardsight.stats import holm
 from hardsight.studies import STUDIES, Measure, Scale, engine, read_results, study
 from hardsight.studies.tables import Results
@@ -89,6 +91,52 @@ def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_p
     assert len(CALLS) == (7 if change == "damage" else 12)
     assert results.finished == 6
     assert max(row["accuracy"] for row in results.rows) == (24 if change == "settings" else 12)
+
+
+def test_every_row_says_how_it_was_made_and_its_command_makes_it_again(toy, tmp_path):
+    results = study("toy", scale="smoke", out=tmp_path / "first", progress=False)
+    with (tmp_path / "first/toy-smoke/rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        assert all(row[name] for name in ("seconds", "hardware", "torch", "versions", "revision", "rerun"))
+        assert f"torch {row['torch']}" in row["versions"]
+    assert {row["revision"] for row in rows} == {source_revision() or f"source {engine.package_hash()[:12]}"}
+    row = next(row for row in rows if (row["loss"], row["seed"]) == ("el:0.75", "2"))
+    name, *arguments = shlex.split(row["rerun"])
+    assert name == "hardsight"
+    main([*arguments, "--out", str(tmp_path / "second")])
+    again = read_results("toy", tmp_path / "second/toy-smoke/rows.csv", "smoke")
+    assert [(r["loss"], r["seed"], float(r["accuracy"])) for r in again.rows] == [("el:0.75", "2", 12.0)]
+    assert results.lines("accuracy", "loss=el:0.75 and seed=2")[0].mean == 12
+
+
+@pytest.mark.parametrize("seed", ["-1", "x", "1.5"])
+def test_a_seed_is_a_whole_number(toy, tmp_path, seed):
+    with pytest.raises(InputError, match="seed must be"):
+        study("toy", scale="smoke", out=tmp_path, where=f"seed={seed}", progress=False)
+
+
+def test_the_revision_is_git_s_and_says_whether_files_changed(tmp_path):
+    def git(*arguments):
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    package, other = tmp_path / "package", tmp_path / "installed"
+    for folder in (package, other):
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+    assert source_revision(package) == ""
+    git("init", "-q")
+    git("add", "package")
+    git("commit", "-qm", "first")
+    source_revision.cache_clear()
+    revision = source_revision(package)
+    assert git("rev-parse", "HEAD").startswith(revision)
+    assert len(revision) == 12
+    assert source_revision(other) == ""  # within a project, but not of it
+    (package / "__init__.py").write_text("x = 1")
+    source_revision.cache_clear()
+    assert source_revision(package) == f"{revision}+changes"
 
 
 def test_no_cell_begins_after_the_minutes(toy, tmp_path):

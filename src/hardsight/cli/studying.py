@@ -11,10 +11,11 @@ from hardsight.printing import text_table
 from hardsight.registry import did_you_mean
 from hardsight.runs import write_text
 from hardsight.studies import engine
+from hardsight.studies.ledger import ledger
 from hardsight.studies.study import STUDIES
 from hardsight.studies.tables import read_results
 
-_ACTIONS = ("list", "run", "table", "page", "figure")
+_ACTIONS = ("list", "run", "table", "page", "figure", "claims")
 _MOST = 100  # lines of a table in a terminal
 
 
@@ -25,24 +26,26 @@ _MOST = 100  # lines of a table in a terminal
     "cli.studying:study rows=FILE measures=NAME,… to=FILE",
 )
 def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any]:
-    """Rerun a comparison of the papers: list, run, table, page or figure.
+    """Rerun a comparison of the papers: list, run, table, page, figure or claims.
 
     list shows all studies, what they cost and which cells are finished. run computes the cells that are missing, one by
     one, and prints the tables; several processes may share a folder. table, page (HTML) and figure show finished cells,
-    or rows of another machine with --rows.
+    or rows of another machine with --rows. claims judges every claim of the papers, or of one of them (NAME is AVH, EL
+    or AMC), on a folder of rows.
 
     NAME is {hardsight.studies.STUDIES}.
 
     Args:
-        action: list, run, table, page or figure.
-        name: The study.
-        rows: Rows of a study as CSV; those of --out if not given.
+        action: list, run, table, page, figure or claims.
+        name: The study, or the paper for claims.
+        rows: Rows of a study as CSV, for claims a folder of them; those of --out if not given.
         measures: Which numbers to show; all if not given.
-        to: Write tables as Markdown, a page as HTML, or a figure as PNG, SVG or PDF.
+        to: Write tables and claims as Markdown, pages and claims as HTML, or a figure as PNG, SVG or PDF.
 
     Examples:
         hardsight study run el-mnist --scale paper --data ~/data --seeds 3
         hardsight study table adaptation --scale paper --where pair=svhn-mnist
+        hardsight study claims EL --rows docs/results --to claims.html
     """
     if action not in _ACTIONS:
         raise InputError(f"ACTION must be {', '.join(_ACTIONS)}; {did_you_mean(action, _ACTIONS)}")
@@ -50,6 +53,8 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         studies = [_entry(kind, Path(options.get("out", "studies"))) for kind in STUDIES]
         print("\n".join(text_table(studies)))
         return {"studies": studies}
+    if action == "claims":
+        return _claims(name, options)
     if name is None:
         raise InputError(f"NAME is missing: hardsight study {action} NAME; hardsight study list shows all.")
     shown = take(options, "rows", "measures", "to")
@@ -81,6 +86,18 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         for measure in measures or results.study.measures
     }
     return {"study": name, "rows": results.rows, "lines": lines}
+
+
+def _claims(paper: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Judge the claims of the papers, and print and write the verdicts."""
+    folder, scale = options.get("rows", options.get("out", "studies")), options.get("scale", "paper")
+    results = ledger(folder, [paper] if paper else (), scale)
+    print(results.text())
+    if "to" in options:
+        html = Path(options["to"]).suffix.lower() in (".html", ".htm")
+        write_text(Path(options["to"]), results.page() if html else results.markdown())
+        print(f"wrote {options['to']}")
+    return {"summary": results.summary(), "claims": [row for name in results.papers for row in results.rows(name)]}
 
 
 def _entry(name: str, out: Path) -> dict[str, Any]:

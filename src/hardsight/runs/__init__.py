@@ -34,6 +34,6 @@ from hardsight.runs.folder import (
 from hardsight.runs.identity import Identity, content_hash, gaps_entry, identify, is_users, module_attributes
 from hardsight.runs.lock import LOCK_FILES, beside_lock, folder_lock
 from hardsight.runs.meta import Counts, DataInfo, Folds, Meta, ModelInfo, Recorded, meta_of
-from hardsight.runs.provenance import provenance
+from hardsight.runs.provenance import provenance, source_revision
 from hardsight.runs.tables import SCHEMAS, check_values, checked_rows, damage_errors, is_number
 from hardsight.runs.units import Units, write_unit

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import sys
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import Distribution, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,3 +34,18 @@ def provenance(device: torch.device | None = None) -> dict[str, Any]:
 @cache
 def _versions() -> dict[str, str]:
     return {name: version(name) for name in _PACKAGES if any(Distribution.discover(name=name))}
+
+
+@cache
+def source_revision(folder: Path = Path(__file__).parents[1]) -> str:
+    """The git revision of a source folder, with ``+changes`` where it differs from that; empty where git has none."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # not what happens to lie within another project
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""

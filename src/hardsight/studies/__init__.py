@@ -13,9 +13,13 @@ from hardsight.studies.declared.embeddings import embeddings as embeddings
 from hardsight.studies.declared.iterations import iterations as iterations
 from hardsight.studies.declared.norm_growth import NormGrowth as NormGrowth
 from hardsight.studies.declared.norm_growth import norm_growth as norm_growth
+from hardsight.studies.declared.ranking import rank_networks as rank_networks
 from hardsight.studies.declared.two_gaussians import TwoGaussians as TwoGaussians
 from hardsight.studies.declared.two_gaussians import two_gaussians as two_gaussians
 from hardsight.studies.engine import study as study
+from hardsight.studies.ledger import Entry as Entry
+from hardsight.studies.ledger import Ledger as Ledger
+from hardsight.studies.ledger import ledger as ledger
 from hardsight.studies.quoted import printed_tables as printed_tables
 from hardsight.studies.quoted import quoted_selection as quoted_selection
 from hardsight.studies.quoted import quoted_visda as quoted_visda

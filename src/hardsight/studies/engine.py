@@ -4,12 +4,13 @@
 
     out/NAME-SCALE/cells/*.json   a finished cell: its key, rows, seconds, and how it was made
     out/NAME-SCALE/common/        trainings that several cells share; may be deleted when the study is complete
-    out/NAME-SCALE/rows.csv       all rows: one column per factor and detail, seed, measures, seconds, hardware, torch
+    out/NAME-SCALE/rows.csv       all rows: one column per factor and detail, seed, measures, and how the row was made
     out/NAME-SCALE/tables.md      means, differences to the baseline, and the paper's numbers
 """
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -28,8 +29,17 @@ from tqdm import tqdm
 from hardsight.devices import find_device
 from hardsight.errors import InputError, MissingPathError, StateError
 from hardsight.printing import alarm
-from hardsight.registry import whole_number
-from hardsight.runs import beside_lock, content_hash, disk_errors, provenance, write_json, write_text, write_whole
+from hardsight.registry import Option, Range, whole_number
+from hardsight.runs import (
+    beside_lock,
+    content_hash,
+    disk_errors,
+    provenance,
+    source_revision,
+    write_json,
+    write_text,
+    write_whole,
+)
 from hardsight.studies import declared as _declared  # noqa: F401
 from hardsight.studies.study import STUDIES, Cell, Study, data_file
 from hardsight.studies.tables import Results, check_levels, conditions, derived, matches
@@ -65,7 +75,7 @@ def study(
         name: In `hardsight.studies.STUDIES`.
         scale: smoke (seconds, on small data), quick, or paper (as published).
         seeds: How many seeds; the scale's if not given.
-        where: Only these levels, as in ``"pair=mnist-usps|usps-mnist and method=cbst"``.
+        where: Only these levels, as in ``"pair=mnist-usps|usps-mnist and method=cbst"``, or seeds: ``seed=3``.
         data: Folder with the data sets, mnist.npz for instance.
         weights: A checkpoint that networks start from, for studies that can: pretrained on ImageNet, for instance.
         out: Folder to write.
@@ -80,14 +90,17 @@ def study(
         >>> print(study("two-gaussians", scale="smoke").text())  # doctest: +SKIP
     """
     declared, start = STUDIES[name], time.monotonic()
-    wanted = conditions(where, declared.factors)
+    wanted = conditions(where, (*declared.factors, "seed"))
     check_levels(wanted, declared.levels(scale))
     if weights is not None and not declared.takes_weights:
         raise InputError(f"weights: the networks of the study {name} always start from scratch; leave --weights out.")
     if weights is not None and not Path(weights).is_file():
         raise MissingPathError(f"weights: there is no file {weights}.")
+    named = [Option("seed", int, 0, Range(0)).check(seed, "where: seed") for seed in wanted.pop("seed", ())]
+    if seeds is None and named:
+        seeds = max(named) + 1
     cells = list(declared.cells(scale, None if seeds is None else whole_number("seeds", seeds, 1)))
-    cells = [cell for cell in cells if matches(cell[0], wanted)]
+    cells = [(levels, seed) for levels, seed in cells if matches(levels, wanted) and (not named or seed in named)]
     folder, checkpoint = (None if path is None else Path(path) for path in (data, weights))
     place = Path(out) / f"{name}-{scale}"
     runner = _Runner(declared, scale, folder, checkpoint, place, find_device(device), cells)
@@ -204,11 +217,21 @@ class _Runner:
             details["torch"] = source["versions"]["torch"]
             if self.study.takes_weights:
                 details["weights"] = "" if self.weights is None else self.weights.name
+            details["versions"] = " ".join(f"{name} {version}" for name, version in source["versions"].items())
+            details["revision"] = source_revision() or f"source {package_hash()[:12]}"
+            details["rerun"] = self._command(levels, seed)
             rows = [{**levels, "seed": seed, **row, **details} for row in rows]
             # JSON holds no NumPy numbers.
             rows = [{k: v.item() if hasattr(v, "item") else v for k, v in row.items()} for row in rows]
             write_json(file, {"key": key, "rows": rows, "made": source})
             return True
+
+    def _command(self, levels: Mapping[str, str], seed: int) -> str:
+        """The command that computes a cell; FOLDER and FILE stand for the user's."""
+        where = " and ".join(f"{name}={level}" for name, level in {**levels, "seed": seed}.items())
+        command = f"hardsight study run {self.study.name} --scale {self.scale} --where {shlex.quote(where)}"
+        command += " --data FOLDER" if self.study.files(self.scale, levels) else ""
+        return command + ("" if self.weights is None else " --weights FILE")
 
     def results(self) -> Results:
         """The rows of all finished cells, also written as CSV and as tables."""

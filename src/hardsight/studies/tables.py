@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hardsight.errors import InputError, MissingPathError
-from hardsight.printing import Result, cell, interval, text_table
+from hardsight.printing import Result, cell, html_table, interval, text_table
 from hardsight.registry import did_you_mean
 from hardsight.stats import holm, paired_difference, pooled_difference
 from hardsight.studies.study import STUDIES, Study
@@ -23,6 +23,7 @@ from hardsight.studies.study import STUDIES, Study
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_NOTE = "<p>n seeds per line; differences are paired by seed, with 95% intervals; p is corrected by Holm's method.</p>"
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -32,10 +33,10 @@ _PAGE = """<!doctype html>
 <style>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
-th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #ddd; white-space: nowrap; }}
+th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #ddd; }}
+td {{ white-space: {space}; }}
 </style>
 {body}
-<p>n seeds per line; differences are paired by seed, with 95% intervals; p is corrected by Holm's method.</p>
 </html>
 """
 
@@ -91,25 +92,45 @@ class Results(Result):
         names = (*self.study.factors, *self.study.details)
         return tuple(name for name in names if any(row.get(name) not in (None, "") for row in self.rows))
 
+    def values(
+        self, measure: str, over: str = "seed", seeds: Sequence[str] = ()
+    ) -> dict[tuple[str, ...], dict[Any, float]]:
+        """A measure of every combination of levels, by seed.
+
+        Args:
+            measure: Its name.
+            over: A factor in place of the seed: means over the seeds of each of its levels. Its column is then "".
+            seeds: Only these; all if not given.
+        """
+        groups: dict[tuple[str, ...], dict[Any, list[float]]] = {}
+        for row in self.rows:
+            value = row.get(measure)
+            if value in (None, "") or not math.isfinite(float(value)) or (seeds and _level(row["seed"]) not in seeds):
+                continue
+            *levels, seed = _key(row, self.columns)
+            if over == "seed":
+                groups.setdefault(tuple(levels), {})[seed] = [float(value)]
+            else:
+                unit = levels[self.columns.index(over)]
+                levels[self.columns.index(over)] = ""
+                groups.setdefault(tuple(levels), {}).setdefault(unit, []).append(float(value))
+        return {key: {unit: float(np.mean(of)) for unit, of in group.items()} for key, group in groups.items()}
+
     def lines(self, measure: str, where: str | Mapping[str, str] = "") -> list[Line]:
         """A measure of every combination of levels, in the order of the rows.
 
         Args:
             measure: Its name.
             where: Only these levels, as in ``"pair=mnist-usps and at=last"``; tests are corrected for all others, too.
+                ``seed=3`` leaves out the other seeds, also from the tests.
         """
-        groups: dict[tuple[str, ...], dict[Any, float]] = {}
-        for row in self.rows:
-            value = row.get(measure)
-            if value not in (None, "") and math.isfinite(float(value)):
-                *levels, seed = _key(row, self.columns)
-                groups.setdefault(tuple(levels), {})[seed] = float(value)
+        wanted = conditions(where, (*self.study.factors, *self.study.details, "family", "seed"))
+        groups = self.values(measure, seeds=wanted.pop("seed", ()))
         lines = [self._line_of(levels, measure, groups) for levels in groups]
         for family in dict.fromkeys(line.family for line in lines):
             tested = [k for k, line in enumerate(lines) if line.family == family and math.isfinite(line.p)]
             for k, corrected in zip(tested, holm(np.array([lines[k].p for k in tested])), strict=True):
                 lines[k] = lines[k]._replace(p_holm=float(corrected))
-        wanted = conditions(where, (*self.study.factors, *self.study.details, "family"))
         if self.rows:  # of an unfinished study, levels without rows are known from its declaration
             levels = self.study.levels()
             check_levels(
@@ -195,23 +216,15 @@ class Results(Result):
         """The tables as Markdown."""
         parts = [f"# {self.study.question}", self._summary]
         for title, rows in self.tables(measures, where):
-            body = [
-                list(rows[0]),
-                ["---"] * len(rows[0]),
-                *([cell(row[name]).replace("|", "\\|") for name in rows[0]] for row in rows),
-            ]
-            parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in body)]
+            parts += [f"## {title}", markdown_table(rows)]
         return "\n\n".join(parts) + "\n"
 
     def page(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:
         """The tables as one HTML page that loads nothing from elsewhere."""
         body = [f"<h1>{html.escape(self.study.question)}</h1>", f"<p>{html.escape(self._summary)}</p>"]
         for title, rows in self.tables(measures, where):
-            head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
-            cells = ["".join(f"<td>{html.escape(cell(row[name]))}</td>" for name in rows[0]) for row in rows]
-            table = "\n".join(f"<tr>{line}</tr>" for line in [head, *cells])
-            body.append(f"<h2>{html.escape(title)}</h2>\n<table>\n{table}\n</table>")
-        return _PAGE.format(title=html.escape(self.study.question), body="\n".join(body))
+            body += [f"<h2>{html.escape(title)}</h2>", html_table(rows)]
+        return html_page(self.study.question, [*body, _NOTE])
 
     def figure(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> Figure:
         """Means with their spread over seeds, one panel per measure; crosses are the paper's numbers."""
@@ -231,6 +244,18 @@ class Results(Result):
             axis.set_yticks(place, [" ".join(filter(None, line.levels)) or self.study.name for line in lines])
             axis.set_xlabel(f"{measure.title}{', %' if measure.percent else ''}")
         return figure
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of texts and numbers as a Markdown table; the columns are those of the first row."""
+    body = [list(rows[0]), ["---"] * len(rows[0])]
+    body += [[cell(row[name]).replace("|", "\\|") for name in rows[0]] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in body)
+
+
+def html_page(title: str, body: Sequence[str], wrap: bool = False) -> str:
+    """Parts of a page that loads nothing from elsewhere; cells of tables stay on one line unless they may wrap."""
+    return _PAGE.format(title=html.escape(title), body="\n".join(body), space="normal" if wrap else "nowrap")
 
 
 def _finished(study: Study, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -321,22 +346,30 @@ def _averages(study: Study, rows: Sequence[dict[str, Any]]) -> list[dict[str, An
     return averages
 
 
-def read_results(name: str, rows: str | Path, scale: str = "paper") -> Results:
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of a CSV by column, as text."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [dict(line) for line in csv.DictReader(file)]
+
+
+def read_results(name: str, rows: str | Path | Sequence[str | Path], scale: str = "paper") -> Results:
     """Rows of a study from a CSV, of this machine or of another.
 
     Args:
         name: Of the study.
-        rows: The file. With a column study, only rows of this one count; with columns quantity and value, each line is
-            one number.
+        rows: The file, or several. With a column study, only rows of this one count; with columns quantity and value,
+            each line is one number.
         scale: The scale at which they were computed.
     """
-    path, study = Path(rows), STUDIES[name]
-    if not path.is_file():
-        raise MissingPathError(f"rows: there is no file {path}; run the study {name} first, or name its rows.")
-    with path.open(newline="", encoding="utf-8") as file:
-        lines: list[dict[str, Any]] = [dict(line) for line in csv.DictReader(file)]
-    if not lines or "seed" not in lines[0]:
-        raise InputError(f"rows: {path} must have a column seed and those of the study {name}.")
+    study, lines = STUDIES[name], []
+    paths = [Path(path) for path in ([rows] if isinstance(rows, (str, Path)) else rows)]
+    for path in paths:
+        if not path.is_file():
+            raise MissingPathError(f"rows: there is no file {path}; run the study {name} first, or name its rows.")
+        part = read_rows(path)
+        if not part or "seed" not in part[0]:
+            raise InputError(f"rows: {path} must have a column seed and those of the study {name}.")
+        lines += part
     lines = [line for line in lines if line.get("study", name) == name]
     if lines and {"quantity", "value"} <= set(lines[0]):
         cells: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -345,5 +378,5 @@ def read_results(name: str, rows: str | Path, scale: str = "paper") -> Results:
             cells.setdefault(tuple(line.values()), line)[quantity] = value
         lines = list(cells.values())
     if lines and (missing := [name for name in study.factors if name not in lines[0]]):
-        raise InputError(f"rows: {path} has no column {missing[0]}, so that it holds no rows of the study {name}.")
-    return Results(study, derived(study, lines), path, _finished(study, lines), scale)
+        raise InputError(f"rows: {paths[0]} has no column {missing[0]}, so it holds no rows of the study {name}.")
+    return Results(study, derived(study, lines), paths[0], _finished(study, lines), scale)

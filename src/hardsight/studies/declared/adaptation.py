@@ -89,6 +89,9 @@ def _family(levels: dict[str, str]) -> str:
         "test_mean_class": Measure("Mean accuracy of the classes", True, "higher"),
         "target_accuracy": Measure("Accuracy on the images adapted to", True, "higher"),
         "tp_rate": Measure("Correct pseudo-labels", True, "higher"),
+        "hard_tp_rate": Measure("Correct pseudo-labels, harder half of those selected", True, "higher"),
+        "confidence": Measure("Mean confidence of those selected"),
+        "norm": Measure("Mean norm of those selected"),
     },
     scales={
         "smoke": Scale(

@@ -7,7 +7,7 @@ judged by itself; none of the verdicts is over seeds.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from hardsight.correlation import spearman
 from hardsight.errors import InputError
 from hardsight.people import frequency_bins
 from hardsight.phases import agreement, frequencies, loss_drivers, plateaus
@@ -23,7 +24,7 @@ from hardsight.phases.noise import mean_curves
 from hardsight.phases.plateaus import FEWEST_EPOCHS, whole_change
 from hardsight.printing import interval, number_text, percent, signed
 from hardsight.stats import FEW, moments
-from hardsight.studies.claims import JUDGES, NO, PARTLY, YES, Finding, Judge, claims, unmeasured
+from hardsight.studies.claims import JUDGES, NO, NOT_SHOWN, PARTLY, YES, Finding, Judge, claims, unmeasured
 from hardsight.studies.declared.avh_measures import (
     OVER,
     dip_and_bounce,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
 SMALL = 0.2  # standard deviations: Cohen's small effect
+FLAT = 0.1  # share of the whole change that a plateau may still move
+_STRETCH = 3  # fewest epochs of a mean over a stretch
 _PEOPLE = "human frequencies of 10 samples or more are needed"
 _SHORTCUTS = {"resnet": True, "densenet": True, "alexnet": False, "vgg": False}
 _SCHEMA = pa.schema(
@@ -47,7 +50,11 @@ _SCHEMA = pa.schema(
 
 
 def observations(
-    runs: Mapping[str, Dynamics], human: Any = None, *, shortcuts: Mapping[str, bool] | None = None
+    runs: Mapping[str, Dynamics],
+    human: Any = None,
+    *,
+    shortcuts: Mapping[str, bool] | None = None,
+    decays: Sequence[int] = (),
 ) -> pa.Table:
     """The verdict on each claim of the AVH paper for each recorded network.
 
@@ -57,16 +64,17 @@ def observations(
             not measured.
         shortcuts: Which networks have shortcuts; by default those with resnet or densenet in their names do, those with
             alexnet or vgg do not.
+        decays: Last epochs before the learning rate was lowered; without them, claims about decays are not measured.
 
     Returns:
         Rows ``source``, ``claim``, ``rule``, ``net`` ("all nets" for claims about all of them), ``n``, ``measured`` in
-        words, ``value``, ``low``, ``high``, and ``verdict``: yes, partly, no, not measured.
+        words, ``value``, ``low``, ``high``, and ``verdict``: yes, partly, no, not shown, not measured.
     """
     nets = []
     for name, run in runs.items():
         default = next((has for part, has in _SHORTCUTS.items() if part in name.lower()), None)
         people = None if human is None else frequencies(run, human)
-        nets.append(Net(name, run, people, (shortcuts or {}).get(name, default)))
+        nets.append(Net(name, run, people, (shortcuts or {}).get(name, default), tuple(decays)))
     rows = []
     for claim in claims("observations"):
         judge = JUDGES[claim.judge]
@@ -98,6 +106,7 @@ class Net:
     run: Dynamics
     human: np.ndarray | None
     shortcuts: bool | None
+    decays: tuple[int, ...] = ()
 
     def correlations(self, score: str) -> list[dict[str, Any]]:
         """The rows of `agreement` with a correlation of one score."""
@@ -130,6 +139,16 @@ class Net:
         return frequency_bins(self.human)
 
     @property
+    def stages(self) -> list[np.ndarray]:
+        """Places of the epochs between decays of the learning rate."""
+        if not self.decays:
+            raise InputError("the epochs at which the learning rate decays are needed")
+        parts = np.split(np.arange(len(self.run.epochs)), np.searchsorted(self.run.epochs, self.decays, side="right"))
+        if min(map(len, parts)) < 2 * _STRETCH:
+            raise InputError(f"{2 * _STRETCH} epochs are needed before and after every decay")
+        return parts
+
+    @property
     def kind(self) -> str:
         if self.shortcuts is None:
             raise InputError("which nets have shortcuts is needed")
@@ -143,7 +162,7 @@ def _finding(yes: Any, partly: Any, measured: str, n: int, *numbers: Any) -> Fin
     return Finding(YES if yes else PARTLY if partly else NO, measured, n, *numbers)
 
 
-@_judge()
+@_judge(number="change of the norm")
 def norm_grows(net: Net) -> Finding:
     """yes: the last fifth lies above the first epoch and each fifth of the epochs above the one before; partly: only
     the first."""
@@ -159,9 +178,80 @@ def norm_grows(net: Net) -> Finding:
     return _finding(grows and ascends, grows, measured, curves.n, *change)
 
 
-@_judge(epochs=1)
+@_judge(number="change of its growth per epoch")
+def norm_climbs_at_the_decay(net: Net) -> Finding:
+    """yes: per epoch the norm grows faster in as many epochs after the first decay (a third of that stage, at least 3)
+    than before it, interval above 0; no: below 0; not shown: it contains 0."""
+    before, after, *_ = net.stages
+    length = max(_STRETCH, len(after) // 3)
+    first, last, then = before[-length], before[-1], after[length - 1]
+    curves = mean_curves(net.run.matrix("norm"))
+    weights = np.zeros((2, curves.mean.shape[1]))
+    weights[0, [first, last]] = -1 / (last - first), 1 / (last - first)
+    weights[1, [last, then]] = -1 / (then - last), 1 / (then - last)
+    slow, fast = (float(row @ curves.mean[0]) for row in weights)
+    value, low, high = numbers = curves.contrast(weights[1] - weights[0])
+    measured = (
+        f"per {net.run.unit} the norm grew by {signed(slow, '.3g')} until {net.run.unit} {net.run.epochs[last]} and by "
+        f"{signed(fast, '.3g')} after it; difference {interval(*numbers, '+.3g')}"
+    )
+    return Finding(YES if low > 0 else NO if high < 0 else NOT_SHOWN, measured, curves.n, value, low, high)
+
+
+@_judge(number="plateau in every stage")
+def avh_settles_in_every_stage(net: Net) -> Finding:
+    """a plateau: in the second half of every stage between decays AVH moves by less than a tenth of its whole change
+    (intervals); partly: in some stages; claimed of nets with shortcuts."""
+    if not net.shortcuts:
+        return unmeasured("it is claimed of nets with shortcuts")
+    curves = mean_curves(net.run.matrix("avh"))
+    count = curves.mean.shape[1]
+    whole = abs(curves.contrast(whole_change(count))[0])
+    shares = []
+    for stage in net.stages:
+        half, weights = stage[len(stage) // 2 :], np.zeros(count)
+        ends = max(1, len(half) // 3)
+        weights[half[:ends]], weights[half[-ends:]] = -1 / ends, 1 / ends
+        shares.append([end / whole for end in curves.contrast(weights)] if whole else [0.0] * 3)
+    flat = [low > -FLAT and high < FLAT for _, low, high in shares]
+    texts = "; ".join(interval(*share, style="+.0%") for share in shares)
+    measured = f"in the second half of each stage AVH moved by {texts} of its whole change"
+    return _finding(all(flat), any(flat), measured, curves.n)
+
+
+@_judge(number="Spearman over epochs")
+def norm_follows_accuracy(net: Net) -> Finding:
+    """yes: Spearman of mean norm and accuracy above 0.5, for values and for changes; partly: one of the two."""
+    norm, accuracy = (np.nanmean(net.run.matrix(name), 0) for name in ("norm", "correct"))
+    values, changes = (float(spearman(*pair).value) for pair in ((norm, accuracy), (np.diff(norm), np.diff(accuracy))))
+    if np.isnan([values, changes]).any():
+        return unmeasured(f"more {net.run.unit}s that differ are needed")
+    measured = (
+        f"Spearman of mean norm and accuracy over the {len(norm)} {net.run.unit}s {number_text(values, '.2f')}; of "
+        f"their changes {number_text(changes, '.2f')}"
+    )
+    return _finding(min(values, changes) > 0.5, max(values, changes) > 0.5, measured, len(norm), values)
+
+
+@_judge(number="gap at the end, in sd")
+def avh_gaps_throughout(net: Net) -> Finding:
+    """yes: in every epoch AVH is higher in the lowest human bin than in the highest (intervals); partly: in half of
+    them."""
+    rows = norm_gaps(net.run, net.levels, value="avh").to_pylist()
+    if not rows:
+        return unmeasured(f"no {net.run.unit} saw {FEW} samples of both ends of the human levels")
+    share = float(np.mean([row["gap_high"] < 0 for row in rows]))
+    numbers = _numbers(rows[-1], "gap_sd")
+    measured = (
+        f"AVH of {rows[-1]['hardest']} exceeds that of {rows[-1]['easiest']} in {percent(share, 0)} of the {len(rows)} "
+        f"{net.run.unit}s; at the end easiest minus hardest is {interval(*numbers, '+.2f')} sd"
+    )
+    return _finding(share == 1, share >= 0.5, measured, rows[-1]["n_easy"] + rows[-1]["n_hard"], *numbers)
+
+
+@_judge(epochs=1, number="gap of the norm at the end, in sd")
 def shortcuts_level_norms(net: Net) -> Finding:
-    """equal: the interval of the gap lies within ±0.2 sd; a gap: above it; partly: neither."""
+    """equal: the interval of the gap lies within ±0.2 sd; a gap: above it; not shown: neither."""
     kind, rows = net.kind, norm_gaps(net.run, net.levels).to_pylist()
     if not rows:
         return unmeasured(f"no {net.run.unit} saw {FEW} samples of both ends of the human levels")
@@ -173,10 +263,11 @@ def shortcuts_level_norms(net: Net) -> Finding:
     )
     level, apart = low > -SMALL and high < SMALL, low > SMALL
     right, wrong = (level, apart) if net.shortcuts else (apart, level)
-    return _finding(right, not wrong, measured, last["n_easy"] + last["n_hard"], *numbers)
+    verdict = YES if right else NO if wrong else NOT_SHOWN
+    return Finding(verdict, measured, last["n_easy"] + last["n_hard"], *numbers)
 
 
-@_judge()
+@_judge(number="epoch at which AVH stops")
 def avh_stops_first(net: Net) -> Finding:
     """yes: both stop later than AVH, intervals above 0; partly: one of them, or both by the estimates alone."""
     avh, accuracy, loss = (net.plateaus[name] for name in ("avh", "correct", "nll"))
@@ -200,9 +291,9 @@ def _later(row: dict[str, Any], unit: str) -> str:
     return f"stops {signed(row['later'], '.0f')} {unit}s from there ({low} to {high})"
 
 
-@_judge()
+@_judge(number="rise of C·AVH")
 def plain_nets_bounce(net: Net) -> Finding:
-    """a bounce: the interval of the rise lies above 0; partly: none shown in a net without shortcuts."""
+    """a bounce: the interval of the rise lies above 0; not shown: it does not, in a net without shortcuts."""
     kind, bounce = net.kind, dip_and_bounce(net.run.classes * net.run.matrix("avh"), net.run.epochs)
     rise = bounce.rise, bounce.low, bounce.high
     measured = (
@@ -211,10 +302,11 @@ def plain_nets_bounce(net: Net) -> Finding:
         f"by {interval(*rise, '+.3g')} from there to the end"
     )
     bounced = bounce.low > 0
-    return _finding(bounced != net.shortcuts, not bounced, measured, bounce.n, *rise)
+    verdict = YES if bounced != net.shortcuts else NO if bounced else NOT_SHOWN
+    return Finding(verdict, measured, bounce.n, *rise)
 
 
-@_judge()
+@_judge(number="Spearman at the end")
 def people_agree_throughout(net: Net) -> Finding:
     """yes: the interval lies below 0 in every epoch; partly: in half of them."""
     rows = net.correlations("avh")
@@ -229,7 +321,7 @@ def people_agree_throughout(net: Net) -> Finding:
     return _finding(share == 1, share >= 0.5, measured, last["n"], *numbers)
 
 
-@_judge()
+@_judge(number="Spearman of the norm at the end")
 def norm_agrees_inconsistently(net: Net) -> Finding:
     """no: on one side of 0 in 95% of the epochs; yes: both signs occur, or neither in half of them; else partly."""
     rows = net.correlations("norm")
@@ -244,9 +336,10 @@ def norm_agrees_inconsistently(net: Net) -> Finding:
     return _finding(varies, steady < 0.95, measured, rows[-1]["n"], *numbers)
 
 
-@_judge(epochs=1)
+@_judge(epochs=1, number="lead of AVH's Spearman at the end")
 def avh_ahead_of_confidence(net: Net) -> Finding:
-    """yes: the interval of the paired difference at the last epoch lies above 0; no: below; partly: it holds 0."""
+    """yes: the interval of the paired difference at the last epoch lies above 0; no: below; not shown: it
+    contains 0."""
     last = net.correlations("confidence")[-1]
     if last["ahead_low"] is None:
         return unmeasured(_PEOPLE)
@@ -255,10 +348,11 @@ def avh_ahead_of_confidence(net: Net) -> Finding:
         f"AVH's Spearman is {interval(*numbers, '+.3g')} stronger than confidence's at the end (p = {last['p']:.2g}, "
         "two-sided, paired)"
     )
-    return _finding(numbers[1] > 0, not numbers[2] < 0, measured, last["n"], *numbers)
+    verdict = YES if numbers[1] > 0 else NO if numbers[2] < 0 else NOT_SHOWN
+    return Finding(verdict, measured, last["n"], *numbers)
 
 
-@_judge()
+@_judge(number="Spearman over epochs")
 def avh_follows_accuracy(net: Net) -> Finding:
     """yes: Spearman with accuracy below −0.5, for values and for changes; partly: one of the two."""
     row = hardness_against_accuracy({net.name: net.run}).to_pylist()[-1]
@@ -272,7 +366,7 @@ def avh_follows_accuracy(net: Net) -> Finding:
     return _finding(all(strong), any(strong), measured, row["n"], row["spearman"])
 
 
-@_judge()
+@_judge(number="epoch of the handover")
 def two_phases(net: Net) -> Finding:
     """yes: 80% of the epochs agree with one handover from angles to norms; partly: 65%."""
     rows = loss_drivers(net.run).to_pylist()
@@ -289,7 +383,7 @@ def two_phases(net: Net) -> Finding:
     return _finding(agreed >= 0.8, agreed >= 0.65, measured, rows[-1]["n"], switch.epoch)
 
 
-@_judge()
+@_judge(number="share of the growth of the norm")
 def norm_waits(net: Net) -> Finding:
     """yes: at AVH's plateau the norm has made less than half of its growth (interval); no: more; else partly."""
     if net.avh_moves_on:
@@ -306,7 +400,7 @@ def norm_waits(net: Net) -> Finding:
     return _finding(high < 0.5, low <= 0.5, measured, curves.n, value, low, high)
 
 
-@_judge()
+@_judge(number="change of the loss by norms")
 def norms_lower_easy_losses(net: Net) -> Finding:
     """second half, highest human bin: yes: norms lower it, and more than angles do (intervals); no: they do not."""
     measured, n, _, _, norms, lead = _late_half(net, -1)
@@ -314,7 +408,7 @@ def norms_lower_easy_losses(net: Net) -> Finding:
     return _finding(not refuted and lead[2] < 0 and norms[2] < 0, not refuted, measured, n, *norms)
 
 
-@_judge()
+@_judge(number="change of the loss")
 def hard_losses_stay(net: Net) -> Finding:
     """second half, lowest human bin: yes: neither lowers it (intervals); partly: one; no: both."""
     measured, n, change, angles, norms, _ = _late_half(net, 0)
@@ -339,9 +433,9 @@ def _late_half(net: Net, end: int) -> tuple[Any, ...]:
     return measured, int(summaries[0].n[0]), *effects
 
 
-@_judge(over_nets=True)
+@_judge(over_nets=True, number="Spearman over nets")
 def better_nets_have_lower_avh(runs: Mapping[str, Dynamics]) -> Finding:
-    """yes: Spearman below 0 with exact two-sided p below 0.05; partly: below 0 only."""
+    """yes: Spearman below 0 with exact two-sided p below 0.05; no: above 0 with such a p; not shown: otherwise."""
     *shared, last = (row for row in hardness_against_accuracy(runs).to_pylist() if row["scope"] == OVER)
     if min(map(len, runs.values()), default=0) < FEW:
         return unmeasured(f"{FEW} samples of each net are needed")
@@ -353,8 +447,8 @@ def better_nets_have_lower_avh(runs: Mapping[str, Dynamics]) -> Finding:
         f"Spearman of mean AVH and accuracy over {last['n']} nets at the end {number_text(last['spearman'], '.2f')} "
         f"(p = {last['p']:.2g}, exact, two-sided); below 0 in {percent(below, 0)} of {len(values)} shared epochs"
     )
-    lower = last["spearman"] < 0
-    return _finding(lower and last["p"] < 0.05, lower, measured, last["n"], last["spearman"])
+    verdict = NOT_SHOWN if last["p"] >= 0.05 else YES if last["spearman"] < 0 else NO
+    return Finding(verdict, measured, last["n"], last["spearman"], p=last["p"])
 
 
 def _numbers(row: dict[str, Any], name: str) -> tuple[float, float, float]:

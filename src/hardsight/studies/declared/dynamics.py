@@ -37,12 +37,14 @@ _FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph":
 def _judged(cell: Cell) -> list[dict[str, Any]]:
     """Train, record the test samples, and judge every claim about one network."""
     name, settings = cell.levels["network"], cell.settings
-    train_cell(cell, split_data(cell), recipe_of(cell, name), name, record=("test",))
+    recipe = recipe_of(cell, name)
+    train_cell(cell, split_data(cell), recipe, name, record=("test",))
     run, human = Dynamics(cell.folder / "run" / "test"), None
     if "data_human" in settings:
         human = cell.file(settings["data_human"])
     elif settings["data"] == "digits":
         human = np.random.default_rng(0).binomial(50, 0.95, len(run)) / 50
-    rows = observations({name: run}, human, shortcuts={name: True} if name == "small-cnn" else None).to_pylist()
+    shortcuts = {name: True} if name == "small-cnn" else None
+    rows = observations({name: run}, human, shortcuts=shortcuts, decays=[int(at) for at in recipe.steps]).to_pylist()
     judged = [row for row in rows if row["net"] == name]
     return [{**row, "support": _SUPPORT.get(row["verdict"]), "net": None} for row in judged]

@@ -66,6 +66,22 @@ def iterations(
 
 
 _VALUES = ("avh", "angle", "norm", "correct")
+_EARLY = "share of its change by iteration 10"
+
+
+def _early_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the share of the change up to iteration 60 that was made by iteration 10."""
+    shares = []
+    for row in rows:
+        at = {(name, k): row.get(f"{name} at {k}") for name in _VALUES for k in (1, 10, 60)}
+        numbers = {key: float(value) for key, value in at.items() if value not in (None, "")}
+        whole = {name for name in _VALUES if {(name, 1), (name, 10), (name, 60)} <= numbers.keys()}
+        early = {
+            f"{name}: {_EARLY}": (numbers[name, 10] - numbers[name, 1]) / (numbers[name, 60] - numbers[name, 1])
+            for name in whole
+        }
+        shares.append(row | early)
+    return shares
 
 
 @STUDIES.register(
@@ -76,7 +92,9 @@ _VALUES = ("avh", "angle", "norm", "correct")
     measures={
         **{f"{name} plateau epoch": Measure(f"Iteration at which {name} stops") for name in _VALUES},
         **{f"{name} at {at}": Measure(f"Mean {name} at iteration {at}") for name in _VALUES for at in (1, 10, 30, 60)},
+        **{f"{name}: {_EARLY}": Measure(f"Share of the change of {name} by iteration 10") for name in _VALUES},
     },
+    derive=_early_shares,
     scales={
         "smoke": Scale(1, 3, settings={"data": "digits", "count": 30}),
         "paper": Scale(5, 60, settings={"data": "mnist.npz", "count": 60}),

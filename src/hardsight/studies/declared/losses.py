@@ -104,6 +104,13 @@ _loss_study(
     scales=_scales(MNIST, 20, ("ce", "mirror")),
 )(_trained)
 _loss_study(
+    "weighting",
+    question="Down-weight well-classified samples, leave them, or reward them?",
+    paper="EL, introduction and section 5.4",
+    factors={"loss": ("ce", "focal", "el:0.5", "el:0.75")},
+    scales=_scales(CIFAR, 50, ("ce", "focal")),
+)(_trained)
+_loss_study(
     "amc-pairs",
     question="Does a contrastive loss on angles beat one on distances?",
     paper="AMC, Table 1 and Fig. 4",

@@ -1,0 +1,111 @@
+"""Does mean AVH rank networks as their accuracy does? Networks that are scored once, not recorded in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hardsight as hs
+from hardsight.correlation import spearman
+from hardsight.people import frequency_bins
+from hardsight.printing import number_text
+from hardsight.stats import FEW
+from hardsight.studies.claims import JUDGES, NO, NOT_SHOWN, YES, Claim, Finding, over_lines, unmeasured
+from hardsight.studies.declared.avh_measures import permutation_p
+from hardsight.studies.declared.training import recipe_of, split_data, train_cell
+from hardsight.studies.study import STUDIES, Cell, Measure, Scale
+from hardsight.studies.tables import Results
+from hardsight.table import SampleTable
+
+ALL = "all samples"
+_PRESETS = (
+    "alexnet-32", "vgg19-32", "resnet50-32", "densenet121-32", "cifar-resnet18", "cifar-lt", "efficientnet_b0-32",
+)  # fmt: skip
+
+
+def mean_hardness(table: SampleTable, human: Any = None) -> list[dict[str, Any]]:
+    """Mean C·AVH and accuracy of a scored network: over all samples, and by bin of human selection frequency.
+
+    Args:
+        table: Its scores, with labels.
+        human: Frequencies ``(N,)`` in the order of the rows, NaN where there are none.
+
+    Returns:
+        Rows ``bin``, ``n``, ``avh``, ``accuracy``; bins with fewer than 5 samples are left out.
+    """
+    classes = len(table.class_names) or int(max(table["label"].max(), table["pred"].max())) + 1
+    hardness, right = classes * table["avh"], table["pred"] == table["label"]
+    groups = {ALL: np.isfinite(hardness)}
+    if human is not None:
+        bins = np.array([str(level) for level in frequency_bins(np.asarray(human, float))])
+        groups |= {name: groups[ALL] & (bins == name) for name in sorted(set(bins) - {"None"})}
+    return [
+        {"bin": name, "n": int(at.sum()), "avh": float(hardness[at].mean()), "accuracy": float(right[at].mean())}
+        for name, at in groups.items()
+        if at.sum() >= FEW
+    ]
+
+
+def rank_networks(runs: Mapping[str, SampleTable | str | Path], human: Any = None) -> Results:
+    """Scored networks as rows of the study `net-ranking`: `judged` says whether mean AVH ranks them by accuracy.
+
+    Args:
+        runs: Tables or run folders of `hardsight.score` by the name of the network, on the same samples with labels.
+        human: As for `mean_hardness`.
+    """
+    rows = []
+    for name, run in runs.items():
+        table = run if isinstance(run, SampleTable) else SampleTable.load(run)
+        rows += [{"network": name, "seed": 0, **row} for row in mean_hardness(table, human)]
+    return Results(STUDIES["net-ranking"], rows, Path(), len(runs))
+
+
+@STUDIES.register(
+    "net-ranking",
+    question="Do better networks have a lower mean AVH, in every bin of human selection frequency?",
+    paper="AVH, Observation 4",
+    factors={"network": _PRESETS},
+    details=("bin",),
+    measures={
+        "avh": Measure("Mean C·AVH", better="lower"),
+        "accuracy": Measure("Accuracy", True, "higher"),
+    },
+    scales={
+        "smoke": Scale(1, 5, settings={"data": "digits", "recipe": {"epochs": 3}}, levels={"network": ("small-cnn",)}),
+        "paper": Scale(
+            3, 60, "NVIDIA H200", {"data": "cifar10.npz", "data_human": "cifar10h.npz", "recipe": {"epochs": 30}}
+        ),
+    },
+)
+def _scored(cell: Cell) -> list[dict[str, Any]]:
+    """Train a network, score the test samples with its last weights."""
+    data, network = split_data(cell), cell.levels["network"]
+    trained = train_cell(cell, data, recipe_of(cell, network), network)
+    table, human = hs.score(trained.model, data[1], device=cell.device, progress=False), None
+    if "data_human" in cell.settings:
+        counts = np.load(cell.file(cell.settings["data_human"]))["counts"]
+        labels = table["label"]
+        human = counts[np.arange(len(labels)), labels] / counts.sum(1)
+    elif cell.settings["data"] == "digits":
+        human = np.random.default_rng(0).binomial(50, 0.95, len(table)) / 50
+    return mean_hardness(table, human)
+
+
+@JUDGES.register("rank", of="study")
+def _rank(claim: Claim, results: Results) -> Iterator[tuple[str, Finding]]:
+    """yes: Spearman's correlation over the networks has the claimed sign and a two-sided p (exact up to 7) below 0.05;
+    no: the other sign and such a p; not shown: otherwise."""
+
+    def finding(values: np.ndarray, base: np.ndarray) -> Finding:
+        n, p = len(values), permutation_p(values, base) if len(values) > 2 else None
+        if p is None:
+            return unmeasured("three networks or more that differ are needed", n)
+        rho = float(spearman(values, base).value)
+        agrees = (rho > 0) == (claim.expected == "higher")
+        verdict = NOT_SHOWN if p >= 0.05 else YES if agrees else NO
+        return Finding(verdict, f"Spearman {number_text(rho, '.2f')} (p = {p:.2g}), {n} networks", n, rho, p=p)
+
+    return over_lines(claim, results, finding)

@@ -1,0 +1,396 @@
+"""Claims of the papers: judges against SciPy, verdicts of several lines, and the page against the committed rows."""
+
+import csv
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hardsight.cli import main
+from hardsight.errors import InputError, MissingPathError
+from hardsight.studies import STUDIES, Measure, Results, Scale, Study, judged, ledger, rank_networks, read_results
+from hardsight.studies.claims import JUDGES, Claim, Finding, all_claims, claims, pairs
+from hardsight.studies.ledger import VERDICTS, judge_claim, verdict_of
+from hardsight.studies.tables import conditions, matches
+from hardsight.table import SampleTable
+
+ROWS = Path("docs/results")
+PAGE = ROWS / "claims.md"
+TOY = Study(
+    "toy", dict, "?", "", {"net": ("a", "b", "c"), "loss": ("ce", "el", "amc")},
+    {"accuracy": Measure("Accuracy", True), "margin": Measure("Margin"), "other": Measure("Other")},
+    {"smoke": Scale(1, 1)}, compare="loss", baseline="ce",
+)  # fmt: skip
+SEEDS = 6
+# Seeds differ by far more than losses do: only pairs show the difference.
+EASE = 0.6 + 0.05 * np.random.default_rng(0).normal(size=SEEDS)
+NOISE = 0.001 * np.random.default_rng(1).normal(size=SEEDS)
+
+
+def rows_of(columns, net="a"):
+    """Rows of the toy study: values by loss, one per seed."""
+    return [
+        {"net": net, "loss": loss, "seed": seed, "accuracy": value, "margin": value, "other": 1 - value}
+        for loss, values in columns.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def judge(rows, name="difference", **claim):
+    """The only line of a claim."""
+    settings = {"measure": "accuracy", "where": "loss=el", "expected": "higher", "judge": name, **claim}
+    ((_, line),) = JUDGES[name].function(Claim("EL", "", "", "toy", **settings), Results(TOY, rows, None, 0))
+    return line
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected", "verdict"),
+    [
+        (0.01, "higher", "yes"), (0.01, "lower", "no"), (-0.01, "higher", "no"), (-0.01, "lower", "yes"),
+        (0, "higher", "not shown"), (0, "lower", "not shown"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_scipy_s_paired_test_on_the_claimed_side(gain, expected, verdict):
+    el = EASE + gain + NOISE
+    line = judge(rows_of({"el": el, "ce": EASE}), expected=expected)
+    theirs = stats.ttest_rel(el, EASE)
+    assert (line.verdict, line.n) == (verdict, SEEDS)
+    assert (line.value, line.p) == (pytest.approx((el - EASE).mean()), pytest.approx(theirs.pvalue))
+    assert (line.low, line.high) == pytest.approx(tuple(theirs.confidence_interval()))
+    assert stats.ttest_ind(el, EASE).pvalue > 0.3  # unpaired, nothing would be shown
+
+
+def test_pairs_are_seeds_and_not_places():
+    el = EASE + 0.01 + NOISE
+    rows = rows_of({"el": el, "ce": EASE})
+    shuffled = [rows[k] for k in np.random.default_rng(2).permutation(len(rows))]
+    assert judge(shuffled)[2:7] == pytest.approx(judge(rows)[2:7])
+    lacking = [row for row in rows if (row["loss"], row["seed"]) not in (("ce", 0), ("el", 5))]
+    assert judge(lacking).n == SEEDS - 2
+    assert judge(lacking).p == pytest.approx(stats.ttest_rel(el[1:5], EASE[1:5]).pvalue)
+
+
+def test_what_it_is_compared_with_can_be_named():
+    rows = rows_of({"el": EASE + 0.01 + NOISE, "ce": EASE, "amc": EASE + 0.02})
+    assert judge(rows, against="loss=amc").value == pytest.approx(judge(rows).value - 0.02)
+    other = rows + rows_of({"el": EASE + 0.03}, "b")
+    assert judge(other, where="net=b and loss=el", against="net=a").value == pytest.approx(0.02 - NOISE.mean())
+    assert judge(rows, against="measure=other").value == pytest.approx((2 * (EASE + 0.01 + NOISE) - 1).mean())
+    assert judge(rows, against="measure=-margin").value == pytest.approx(2 * (EASE + 0.01 + NOISE).mean())
+    with pytest.raises(InputError, match="where must be"):
+        judge(rows, against="arm=amc")
+    with pytest.raises(InputError, match="higher or lower"):
+        judge(rows, expected="better")
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected", "effect", "verdict"),
+    [
+        (0, "higher", 0.01, "no"), (0, "higher", 0.0005, "not shown"), (0, "lower", -0.01, "no"),
+        (0.02, "higher", 0.01, "yes"), (0.005, "higher", 0.01, "yes"),
+    ],
+)  # fmt: skip
+def test_an_interval_short_of_the_paper_s_effect_refutes_it_unless_there_is_one(gain, expected, effect, verdict):
+    el = EASE + gain + NOISE
+    line = judge(rows_of({"el": el, "ce": EASE}), expected=expected, effect=effect)
+    assert line.verdict == verdict
+    short = stats.ttest_1samp(el - EASE - effect, 0)
+    excluded = (short.statistic < 0) == (expected == "higher") and short.pvalue < 0.05
+    assert line.p_effect == (pytest.approx(short.pvalue) if excluded else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"), [(0.0, "yes"), (0.003, "yes"), (0.0048, "not shown"), (0.0052, "not shown"), (-0.01, "no")]
+)
+def test_the_same_within_a_bound_is_two_one_sided_tests(gain, verdict):
+    el = EASE + gain + NOISE - NOISE.mean()
+    line = judge(rows_of({"el": el, "ce": EASE}), "same", expected="±0.005")
+    tests = [
+        stats.ttest_1samp(el - EASE, end, alternative=side) for end, side in ((-0.005, "greater"), (0.005, "less"))
+    ]
+    assert line.verdict == verdict
+    assert (verdict == "yes") == (max(test.pvalue for test in tests) < 0.025)
+    nothing = judge(rows_of({"el": gain + NOISE - NOISE.mean()}), "same", expected="±0.005", against="nothing")
+    assert (nothing.verdict, nothing.value) == (verdict, pytest.approx(gain))
+
+
+@pytest.mark.parametrize(
+    ("expected", "verdict"), [("> 2", "yes"), ("< 2", "no"), ("> 4", "no"), ("< 4", "yes"), ("> 3", "not shown")]
+)
+def test_a_ratio_is_a_test_of_logarithms(expected, verdict):
+    spread = 1 + 0.02 * np.random.default_rng(4).normal(size=SEEDS)
+    el = 3 * EASE * spread
+    line = judge(rows_of({"el": el, "ce": EASE}), "ratio", measure="margin", expected=expected)
+    logs = stats.ttest_1samp(np.log(el / EASE), np.log(float(expected[2:])))
+    assert (line.verdict, line.p) == (verdict, pytest.approx(logs.pvalue))
+    assert line.value == pytest.approx(stats.gmean(el / EASE))
+    assert line.low < line.value < line.high
+    with pytest.raises(InputError, match="above 0"):
+        judge(rows_of({"el": -el, "ce": EASE}), "ratio", expected=expected)
+
+
+@pytest.mark.parametrize(
+    ("expected", "verdict"), [("> 0.4", "yes"), ("< 0.4", "no"), ("> 0.8", "no"), ("> 0.6", "not shown")]
+)
+def test_a_level_is_a_test_of_one_sample(expected, verdict):
+    line = judge(rows_of({"el": EASE}), "level", expected=expected)
+    theirs = stats.ttest_1samp(EASE, float(expected[2:]))
+    assert (line.verdict, line.p) == (verdict, pytest.approx(theirs.pvalue))
+    assert (line.low, line.high) == pytest.approx(tuple(theirs.confidence_interval()))
+    with pytest.raises(InputError, match="NUMBER"):
+        judge(rows_of({"el": EASE}), "level", expected="higher")
+
+
+def test_over_networks_seeds_are_averaged_and_do_not_count():
+    gains = {"a": 0.01, "b": 0.02, "c": -0.005}
+    rows = [row for net, gain in gains.items() for row in rows_of({"ce": EASE, "el": EASE + gain + NOISE}, net)]
+    line = judge(rows, over="net")
+    theirs = stats.ttest_1samp(np.array(list(gains.values())) + NOISE.mean(), 0)
+    assert (line.n, line.p) == (3, pytest.approx(theirs.pvalue))
+    assert line.verdict == "not shown"  # though 18 seeds would show it
+    with pytest.raises(InputError, match="over must be"):
+        judge(rows, over="loss of")
+
+
+def test_what_cannot_decide_says_so():
+    rows = rows_of({"el": EASE + 0.01 + NOISE, "ce": EASE})
+    assert judge([row for row in rows if row["seed"] == 0]).verdict == "not measured"
+    two = judge([row for row in rows if row["seed"] < 2])
+    assert (two.verdict, two.n) == ("not shown", 2)
+    assert judge(rows, where="loss=amc").verdict == "not measured"
+    equal = judge(rows_of({"el": EASE, "ce": EASE}))
+    assert (equal.verdict, equal.n) == ("not measured", SEEDS)
+
+
+def line(verdict, p=None, p_effect=None):
+    return Finding(verdict, "", 5, p=p, p_effect=p_effect)
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        ([line("yes", 0.01), line("yes", 0.02)], "holds"),
+        ([line("yes", 0.03), line("yes", 0.04)], "not shown"),  # Holm: 0.06, 0.06
+        ([line("yes", 0.01), line("not shown", 0.5)], "partly"),
+        ([line("yes", 0.01), line("no", 0.01)], "partly"),
+        ([line("no", 0.01), line("not shown", 0.5)], "does not hold"),
+        ([line("no", 0.03), line("no", 0.04)], "not shown"),
+        ([line("no", 0.6, 0.01)], "does not hold"),  # the paper's effect is excluded
+        ([line("no", 0.6, 0.03), line("no", 0.6, 0.04)], "not shown"),
+        ([line("not shown", 0.2)], "not shown"),
+        ([line("yes"), line("partly")], "partly"),
+        ([line("yes"), line("not measured")], "holds"),
+        ([line("no"), line("not shown")], "does not hold"),
+        ([line("not measured")], "not run"),
+        ([], "not run"),
+    ],
+)
+def test_lines_become_a_verdict(lines, verdict):
+    assert verdict_of(lines) == verdict
+
+
+def table(hardness, right, n=300):
+    """Scores of a network: mean C·AVH, and the share that is right."""
+    label = np.arange(n) % 10
+    pred = np.where(np.arange(n) < right * n, label, (label + 1) % 10)
+    avh = hardness / 10 + 0.01 * np.random.default_rng(n).normal(size=n)
+    return SampleTable.from_columns({"id": np.arange(n).astype(str), "label": label, "pred": pred, "avh": avh})
+
+
+def test_scored_runs_are_ranked_by_mean_avh_and_accuracy(tmp_path):
+    right = [0.5, 0.6, 0.7, 0.8, 0.9]
+    hardness = [0.9, 0.7, 0.8, 0.5, 0.3]
+    runs = {f"net {k}": table(*pair) for k, pair in enumerate(zip(hardness, right, strict=True))}
+    for name, scored in runs.items():
+        scored.save(tmp_path / name)
+    results = rank_networks({name: tmp_path / name for name in runs})
+    (row,) = judged(results)
+    assert (row["n"], row["verdict"]) == (5, "not shown")
+    assert row["value"] == pytest.approx(stats.spearmanr([r["avh"] for r in results.rows], right).statistic)
+    assert row["value"] == pytest.approx(-0.9)
+    assert [r["accuracy"] for r in results.rows] == pytest.approx(right)
+    falling = rank_networks({f"net {k}": table(1 - r, r) for k, r in enumerate(right)})
+    assert [(row["verdict"], row["value"]) for row in judged(falling)] == [("yes", pytest.approx(-1))]
+    rising = rank_networks({f"net {k}": table(r, r) for k, r in enumerate(right)})
+    assert [(row["verdict"], row["value"]) for row in judged(rising)] == [("no", pytest.approx(1))]
+    assert judged(rank_networks(dict(list(runs.items())[:2])))[0]["verdict"] == "not measured"
+
+
+def test_networks_are_ranked_in_every_bin_of_human_frequency():
+    human = np.linspace(0, 1, 300)
+    human[:3] = np.nan
+    runs = {f"net {k}": table(1 - 0.1 * k, 0.5 + 0.1 * k) for k in range(4)}
+    results = rank_networks(runs, human)
+    bins = {row["bin"]: row["n"] for row in results.rows if row["network"] == "net 0"}
+    assert len(bins) == 6
+    assert bins["all samples"] == 300
+    assert sum(count for name, count in bins.items() if name != "all samples") == 297
+    assert {row["on"] for row in judged(results) if row["verdict"] != "not measured"} <= set(bins)
+
+
+# The registry and the page.
+
+
+@pytest.mark.parametrize("claim", all_claims(), ids=lambda claim: f"{claim.paper}: {claim.claim[:50]}")
+def test_every_claim_is_complete(claim):
+    assert claim.paper in ("AVH", "EL", "AMC")
+    assert claim.source
+    assert claim.data
+    assert claim.claim.endswith(".")
+    reasons = [bool(claim.rows), bool(claim.not_run), bool(claim.not_testable)]
+    if claim.judge and JUDGES[claim.judge].of == "nothing":
+        assert not any(reasons)
+        return
+    assert sum(reasons) == 1
+    if not claim.judge:
+        assert not claim.study
+        return
+    assert JUDGES[claim.judge].rule
+    assert bool(JUDGES[claim.judge].number) == (JUDGES[claim.judge].of == "run")
+    kind = STUDIES[claim.study]
+    assert bool(claim.measure) == (JUDGES[claim.judge].of == "study")
+    if claim.measure:
+        assert claim.measure in kind.measures
+        assert all(line.verdict == "not measured" for _, line in JUDGES[claim.judge].function(claim, empty(kind)))
+
+
+def empty(kind):
+    return Results(kind, [], None, 0)
+
+
+def test_no_claim_stands_twice():
+    assert max(Counter((claim.paper, claim.source, claim.claim) for claim in all_claims()).values()) == 1
+    sentences = Counter(claim.claim for claim in claims("observations"))
+    assert max(sentences.values()) == 1  # they are keys of recorded rows
+
+
+@pytest.mark.parametrize("claim", [claim for claim in all_claims() if claim.rows], ids=lambda claim: claim.claim[:60])
+def test_every_claim_with_rows_is_about_rows_that_are_there(claim):
+    lines = judge_claim(claim, ROWS)
+    assert any(line.verdict != "not measured" for _, line in lines)
+    if JUDGES[claim.judge].of == "study":
+        results = read_results(claim.study, [ROWS / name for name in claim.rows])
+        levels = [dict(zip(results.columns, part.levels, strict=True)) for part in pairs(claim, results)]
+        for name, among in conditions(claim.where, (*results.study.factors, *results.study.details)).items():
+            for level in among:
+                present = any(matches({name: ""} | line, {name: [level]}) for line in levels)
+                assert present, f"no rows of {name}={level}"
+
+
+def test_a_claim_whose_rows_vanish_is_not_run(tmp_path):
+    for file in ROWS.glob("*.csv"):
+        shutil.copy(file, tmp_path)
+    before = ledger(tmp_path).entries
+    (tmp_path / "pacs.csv").unlink()
+    (changed,) = (new for old, new in zip(before, ledger(tmp_path).entries, strict=True) if old.verdict != new.verdict)
+    assert (changed.claim.study, changed.verdict) == ("pacs", "not run")
+    assert "pacs.csv" in changed.measured
+    with (tmp_path / "dynamics-observations.csv").open("r+", newline="") as file:
+        text = file.read().replace("First the angles lower", "At first the angles lower")
+        file.seek(0)
+        file.write(text)
+    (renamed,) = (new for new in ledger(tmp_path, ["AVH"]).entries if new.claim.judge == "two_phases")
+    assert (renamed.verdict, renamed.measured) == ("not run", "epoch of the handover:  not measured")
+
+
+def test_rows_of_this_machine_take_the_place_of_committed_ones(tmp_path):
+    claim = next(claim for claim in all_claims() if claim.study == "curriculum")
+    assert judge_claim(claim, tmp_path) == ()
+    orders = {"easy to hard": EASE + 0.01 + NOISE, "random order": EASE}
+    rows = [
+        {"noise": "0", "order": order, "seed": seed, "accuracy": value}
+        for order, values in orders.items()
+        for seed, value in enumerate(values)
+    ]
+    folder = tmp_path / "curriculum-paper"
+    folder.mkdir()
+    with (folder / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    entry = next(entry for entry in ledger(tmp_path).entries if entry.claim == claim)
+    assert (entry.verdict, entry.n) == ("holds", str(SEEDS))
+
+
+def test_the_committed_page_is_what_the_committed_rows_give():
+    assert PAGE.read_text(encoding="utf-8") == ledger(ROWS).markdown()
+
+
+def test_the_page_keeps_its_promises():
+    book = ledger(ROWS)
+    summary = book.summary()
+    assert [row["claims"] for row in summary] == [sum(row[verdict] for verdict in VERDICTS) for row in summary]
+    assert summary[-1]["claims"] == len(all_claims()) == sum(row["claims"] for row in summary[:-1])
+    for entry in book.entries:
+        fewest = min((line.n for _, line in entry.lines if line.verdict != "not measured"), default=5)
+        if entry.claim.headline and fewest < 5:
+            assert entry.caveat, f"{entry.claim.headline}: why is n = {fewest}?"
+        if entry.verdict == "does not hold":
+            assert entry.claim.checked, f"{entry.claim.claim}: what was checked before the paper is contradicted?"
+        if entry.verdict == "not testable":
+            assert not entry.lines
+    assert {entry.claim.paper for entry in book.entries if entry.claim.headline} == {"AVH", "EL", "AMC"}
+
+
+def test_a_verdict_that_needs_the_tests_of_the_page_to_be_few_is_marked():
+    entries = ledger(ROWS).entries
+    margins = next(entry for entry in entries if "doubles the margins" in entry.claim.headline)
+    assert margins.stands
+    translation = next(entry for entry in entries if "improves translation" in entry.claim.headline)
+    (weak,) = (line for on, line in translation.lines if on == "fr-en")
+    tests = sum(line.p is not None for entry in entries for _, line in entry.lines)
+    assert 2 * weak.p < 0.05 < (tests - 60) * weak.p
+    assert (translation.verdict, translation.stands) == ("partly", False)
+
+
+def test_recorded_verdicts_follow_from_the_numbers_beside_them():
+    with (ROWS / "dynamics-observations.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    rules = {claim.claim: JUDGES[claim.judge] for claim in claims("observations")}
+    for row in rows:
+        assert row["rule"] == rules[row["claim"]].rule
+        if rules[row["claim"]].name == "avh_ahead_of_confidence":
+            low, high = float(row["low"]), float(row["high"])
+            assert row["verdict"] == ("yes" if low > 0 else "no" if high < 0 else "not shown")
+        if rules[row["claim"]].name == "norm_waits" and row["value"]:
+            low, high = float(row["low"]), float(row["high"])
+            assert row["verdict"] == ("yes" if high < 0.5 else "partly" if low <= 0.5 else "no")
+
+
+def test_agreement_by_network_is_that_of_the_wide_table():
+    results = read_results("people", ROWS / "alignment-people.csv")
+    with (ROWS / "alignment-reporting.csv").open(newline="") as file:
+        wide = {row["score"]: row for row in csv.DictReader(file) if row["people"] == "all"}
+    lines = results.lines("pearson", "half=reporting and score=avh|confidence|angle")
+    assert len(lines) == 18
+    for part in lines:
+        named = dict(zip(results.columns, part.levels, strict=True))
+        row = wide[named["score"]]
+        values = [float(value) for name, value in row.items() if re.fullmatch(rf"{named['network']}-\d pearson", name)]
+        assert (part.n, part.mean) == (3, pytest.approx(np.mean(values)))
+
+
+def test_the_command_prints_and_writes_the_page(tmp_path, capsys):
+    main(["study", "claims", "AMC", "--rows", str(ROWS), "--to", str(tmp_path / "amc.html")])
+    printed = capsys.readouterr().out
+    assert "AMC-Loss (CVPR workshops 2020)" in printed
+    assert "Encouraging" not in printed
+    page = (tmp_path / "amc.html").read_text()
+    assert "<script" not in page
+    assert page.count("<table>") >= 5
+    main(["study", "claims", "--rows", str(ROWS), "--to", str(tmp_path / "all.md"), "--json"])
+    assert (tmp_path / "all.md").read_text() == PAGE.read_text()
+    assert len(json.loads(capsys.readouterr().out)["claims"]) == len(all_claims())
+
+
+def test_a_paper_or_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match="did you mean AVH"):
+        ledger(ROWS, ["AVHH"])
+    with pytest.raises(MissingPathError):
+        ledger(tmp_path / "nothing")
+    assert repr(ledger(tmp_path, ["AMC"])).startswith("Ledger(")
