@@ -68,7 +68,7 @@ HOSTILE = {
     "truncated": lambda good: good[:-1],
     "empty": lambda good: b"",
     "one byte more": lambda good: good + b"\0",
-    "CIFAR-10, one label byte": lambda good: b"".join(good[k * 3074 + 1 : (k + 1) * 3074] for k in range(len(good) // 3074)),
+    "CIFAR-10": lambda good: b"".join(good[k + 1 : k + 3074] for k in range(0, len(good), 3074)),  # one label each
     "super-class 20": lambda good: bytes([20]) + good[1:],
     "class 100": lambda good: good[:1] + bytes([100]) + good[2:],
     "labels swapped": lambda good: good[:-3074] + bytes([95, 0]) + good[-3072:],
@@ -118,8 +118,8 @@ def test_a_folder_of_images_stays_one_whatever_else_lies_in_it(tmp_path):
 
 
 def test_a_run_finds_its_images_and_super_classes_again(folder, tmp_path):
-    main(["train", str(folder), "--label-column", "coarse", "--model", "small-cnn", "--epochs", "1", "--batch-size", "4",
-          "-o", str(tmp_path / "run")])  # fmt: skip
+    options = ["--model", "small-cnn", "--epochs", "1", "--batch-size", "4", "-o", str(tmp_path / "run")]
+    main(["train", str(folder), "--label-column", "coarse", *options])
     run = tmp_path / "run" / "train"
     table = hs.SampleTable.load(run)
     assert sorted(table["label"].tolist()) == [0, 1, 4, 14]

@@ -24,5 +24,6 @@ from hardsight.studies.study import Cell as Cell
 from hardsight.studies.study import Measure as Measure
 from hardsight.studies.study import Scale as Scale
 from hardsight.studies.study import Study as Study
+from hardsight.studies.study import Sweep as Sweep
 from hardsight.studies.tables import Results as Results
 from hardsight.studies.tables import read_results as read_results

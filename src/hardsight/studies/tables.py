@@ -23,6 +23,8 @@ from hardsight.studies.study import STUDIES, Study
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from hardsight.figures.sweeps import Panel
+
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -209,9 +211,15 @@ class Results(Result):
         return _PAGE.format(title=html.escape(self.study.question), body="\n".join(body))
 
     def figure(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> Figure:
-        """Means with their spread over seeds, one panel per measure; crosses are the paper's numbers."""
-        from hardsight.figures.style import COLORS, GRAY, new_figure
+        """Means with their spread over seeds, one panel per measure; crosses are the paper's numbers.
 
+        A study that sweeps an option has a panel per measure, setting and option, against its values.
+        """
+        from hardsight.figures.style import COLORS, GRAY, new_figure
+        from hardsight.figures.sweeps import plot_sweeps
+
+        if self.study.sweeps:
+            return plot_sweeps(self.panels(measures, where))
         names = [name for name in (measures or list(self.study.measures)[:4]) if self.lines(name, where)]
         if not names:
             raise InputError(f"rows: there is nothing to draw yet; run the study {self.study.name} first.")
@@ -226,6 +234,33 @@ class Results(Result):
             axis.set_yticks(place, [" ".join(filter(None, line.levels)) or self.study.name for line in lines])
             axis.set_xlabel(f"{measure.title}{', %' if measure.percent else ''}")
         return figure
+
+    def panels(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> list[Panel]:
+        """What the figure of a study with sweeps draws: one panel per measure, setting and option.
+
+        Args:
+            measures: Which; the first if not given.
+            where: Only these levels; the baseline is always drawn.
+        """
+        from hardsight.figures.sweeps import Panel, Point
+
+        study, panels = self.study, []
+        for name in measures or list(study.measures)[:1]:
+            measure, settings = study.measures[name], {}
+            factor, shown = 100 if measure.percent else 1, {line.levels for line in self.lines(name, where)}
+            for line in self.lines(name):
+                levels = dict(zip(self.columns, line.levels, strict=True))
+                level = levels.pop(study.compare, study.baseline)
+                if line.levels in shown or level == study.baseline:
+                    numbers = (factor * line.mean, factor * line.sd, line.n, factor * line.paper)
+                    settings.setdefault(" ".join(filter(None, levels.values())), {})[level] = numbers
+            for setting, levels in settings.items():
+                base = None if study.baseline not in levels else Point("", *levels[study.baseline])
+                for sweep in study.sweeps:
+                    points = [Point(x, *levels[level]) for level, x in sweep.places.items() if level in levels]
+                    y = f"{measure.title}{', %' if measure.percent else ''}"
+                    panels.append(Panel(setting, sweep.title, y, points, study.baseline, base, sweep.log))
+        return panels
 
 
 def _finished(study: Study, rows: Sequence[Mapping[str, Any]]) -> int:
