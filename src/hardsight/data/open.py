@@ -76,8 +76,8 @@ def open_data(
             label`` per line), ``LIST.json`` (COCO, iNaturalist), tar shards in the layout of WebDataset or Parquet
             files with images as bytes (``FILE.tar``, ``images-{000..127}.tar``, ``FILE.parquet``,
             ``images-{00..15}.parquet``, or a folder of either), ``torchvision:NAME[:split]``, ``hf:NAME[:split]``,
-            ``digits``, a torch or Hugging Face data set, a `DataLoader` (its data set and, if it has one of its own, its `collate_fn`), or ``(inputs, labels)``,
-            arrays or tensors.
+            ``digits``, a torch or Hugging Face data set, a `DataLoader` (its data set and, if it has one of its own,
+            its `collate_fn`), or ``(inputs, labels)``, arrays or tensors.
         split: First part of the ids, for data sets that do not say.
         ids: Your own ids, one per sample.
         columns: Which columns hold image, label and id; of an ``.npz``, which array holds the labels (`label`); of

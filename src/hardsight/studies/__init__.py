@@ -16,7 +16,14 @@ from hardsight.studies.declared.norm_growth import norm_growth as norm_growth
 from hardsight.studies.declared.two_gaussians import TwoGaussians as TwoGaussians
 from hardsight.studies.declared.two_gaussians import two_gaussians as two_gaussians
 from hardsight.studies.engine import study as study
+from hardsight.studies.exhibits import Exhibit as Exhibit
+from hardsight.studies.exhibits import exhibits as exhibits
+from hardsight.studies.gathered import gathered_figure as gathered_figure
+from hardsight.studies.gathered import read_gathered as read_gathered
+from hardsight.studies.gathered import table_rows as table_rows
+from hardsight.studies.quoted import printed_bins as printed_bins
 from hardsight.studies.quoted import printed_tables as printed_tables
+from hardsight.studies.quoted import quoted_domains as quoted_domains
 from hardsight.studies.quoted import quoted_selection as quoted_selection
 from hardsight.studies.quoted import quoted_visda as quoted_visda
 from hardsight.studies.study import STUDIES as STUDIES

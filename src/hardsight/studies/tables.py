@@ -136,10 +136,8 @@ class Results(Result):
         return line._replace(difference=difference, low=low, high=high, p=p, pairs=len(seeds))
 
     def _paper(self, named: Mapping[str, str], measure: str) -> float:
-        for row in published(self.study.name) if self.scale == "paper" else ():
-            if row["measure"] == measure and all(row.get(name, level) == level for name, level in named.items()):
-                return float(row["value"])
-        return math.nan
+        row = published_row(self.study.name, measure, named) if self.scale == "paper" else {}
+        return float(row.get("value", math.nan))
 
     def tables(
         self, measures: Sequence[str] = (), where: str | Mapping[str, str] = ""
@@ -192,12 +190,7 @@ class Results(Result):
         """The tables as Markdown."""
         parts = [f"# {self.study.question}", self._summary]
         for title, rows in self.tables(measures, where):
-            body = [
-                list(rows[0]),
-                ["---"] * len(rows[0]),
-                *([cell(row[name]).replace("|", "\\|") for name in rows[0]] for row in rows),
-            ]
-            parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in body)]
+            parts += [f"## {title}", markdown_table(rows)]
         return "\n\n".join(parts) + "\n"
 
     def page(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:
@@ -263,6 +256,13 @@ class Results(Result):
         return panels
 
 
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a table in Markdown, with the columns of the first."""
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    lines += [[cell(row[name]).replace("|", "\\|") for name in rows[0]] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def _finished(study: Study, rows: Sequence[Mapping[str, Any]]) -> int:
     """Number of cells that rows come from."""
     return len({_key(row, study.factors) for row in rows if not study.average or row[study.average] != "average"})
@@ -311,6 +311,14 @@ def published(name: str) -> list[dict[str, str]]:
     """The numbers of the paper that a study is about."""
     file = resources.files("hardsight.studies") / "published" / f"{name}.csv"
     return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.is_file() else []
+
+
+def published_row(name: str, measure: str, levels: Mapping[str, str]) -> dict[str, str]:
+    """What the paper prints for a measure at these levels; empty if nothing."""
+    for row in published(name):
+        if row["measure"] == measure and all(row.get(factor, level) == level for factor, level in levels.items()):
+            return row
+    return {}
 
 
 def derived(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

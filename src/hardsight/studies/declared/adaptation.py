@@ -78,7 +78,7 @@ def _family(levels: dict[str, str]) -> str:
 @STUDIES.register(
     "adaptation",
     question="Does angular confidence select better pseudo-labels?",
-    paper="AVH, Table 3 (VisDA-17)",
+    paper="AVH, Tables 3 and 4 (VisDA-17)",
     factors={
         "pair": tuple(name for name in PAIRS if name != "digits-noisy"),
         "method": ("cbst", "crst", "cbst+avh", "cbst+avh-slides", "cbst+margin", "cbst+angular_margin"),
@@ -89,6 +89,10 @@ def _family(levels: dict[str, str]) -> str:
         "test_mean_class": Measure("Mean accuracy of the classes", True, "higher"),
         "target_accuracy": Measure("Accuracy on the images adapted to", True, "higher"),
         "tp_rate": Measure("Correct pseudo-labels", True, "higher"),
+        "avc": Measure("Angular confidence of the selected samples"),
+        "avh": Measure("AVH of the selected samples"),
+        "confidence": Measure("Confidence of the selected samples"),
+        "norm": Measure("Norm of the selected samples"),
     },
     scales={
         "smoke": Scale(
