@@ -74,6 +74,8 @@ FIGURES |= {
         "3 and 6, by cross-entropy and with AMC-Loss, trained on --data (AMC Fig. 1)"),
     "two-gaussians": FigureKind("studies.declared.two_gaussians:plot_two_gaussians", "a toy: AVH and norm of two "
         "overlapping classes on the sphere (Fig. 3, 7)"),
+    "adversarial-path": FigureKind("studies.declared.adversarial_path:plot_adversarial_path", "paths of adversarial "
+        "examples in norm and AVH, and among 2-D features of a CNN and of D-SphereNet trained on --data (Fig. 22)"),
     "norm-growth": FigureKind("studies.declared.norm_growth:plot_norm_growth", "AVH is constant while confidence "
         "follows the norm (Fig. 20)"),
     "encouraging-loss": FigureKind("studies.el_figures:plot_encouraging_loss", "cross-entropy, bonus and their sum "
