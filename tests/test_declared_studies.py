@@ -11,7 +11,13 @@ from hardsight.studies.claims import JUDGES, Claim
 from hardsight.studies.declared import adaptation, labels
 from hardsight.studies.tables import published
 
-SAME_CELLS = {"el-rates", "el-mnist", "amc-pairs"}  # as el-log-end
+SAME_CELLS = {
+    "el-rates",
+    "el-mnist",
+    "amc-pairs",
+    "el-image-rates",
+    "amc-images",
+}  # as el-log-end, el-images, amc-sweep
 
 
 @pytest.mark.slow
@@ -36,11 +42,12 @@ def test_declarations_are_complete():
         for row in published(name):
             assert float(row["value"]) > 0
             assert row["source"]
-            columns = set(row) - {"measure", "value", "sd", "source"}
+            columns = set(row) - {"measure", "value", "sd", "p", "source"}
             assert columns <= {*kind.factors, *kind.details}  # a number without a level is every level's
             assert row["measure"] in kind.measures
             for factor, levels in kind.factors.items():
                 assert row.get(factor, levels[0]) in (*levels, *(["average"] if factor == kind.average else []))
+            assert float(row.get("p") or 1) <= 1
 
 
 # Numbers of the tables in docs/results, computed by the reports that the engine replaced.

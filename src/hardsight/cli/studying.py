@@ -57,6 +57,7 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         for paper in dict.fromkeys(exhibit.paper for exhibit in exhibits()):
             lines = [line for exhibit in exhibits() if exhibit.paper == paper for line in _shown(exhibit)]
             print("\n".join(["", *text_table(lines, {"exhibit": paper, "shows": "shows", "command": "command"})]))
+        print("\nRun these where the data sets are. DIR is the folder that holds them, FILE a pretrained checkpoint.")
         return {"studies": studies, "exhibits": [exhibit._asdict() for exhibit in exhibits()]}
     if name is None:
         raise InputError(f"NAME is missing: hardsight study {action} NAME; hardsight study list shows all.")

@@ -1,6 +1,8 @@
 """The papers' comparisons and small experiments, to be rerun, and the verdicts on their claims."""
 
 from hardsight.studies.claims import judged as judged
+from hardsight.studies.declared.adversarial_path import AdversarialPaths as AdversarialPaths
+from hardsight.studies.declared.adversarial_path import adversarial_paths as adversarial_paths
 from hardsight.studies.declared.avh_claims import observations as observations
 from hardsight.studies.declared.avh_measures import Bounce as Bounce
 from hardsight.studies.declared.avh_measures import Switch as Switch

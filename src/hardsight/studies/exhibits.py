@@ -1,7 +1,7 @@
 """Every table and figure of the three papers and the slides of one: the command that makes it here, or why none can.
 
-One line of ``published/exhibits.csv`` each. In the commands RUN is a folder of ``hardsight train``, ``score`` or
-``adapt``, OUT one of ``hardsight evaluate``, DIR the folder with the data sets.
+One line of ``published/exhibits.csv`` each. Commands run where the data sets are; DIR is the folder that holds them,
+FILE a checkpoint pretrained on ImageNet. Figures of trainings are of one network where the paper has several.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def exhibits() -> list[Exhibit]:
     """
     return [
         Exhibit(
-            row["paper"], row["exhibit"], row["shows"], tuple(filter(None, row["command"].split("; "))), row["reason"]
+            row["paper"], row["exhibit"], row["shows"], tuple(filter(None, row["command"].split(" && "))), row["reason"]
         )
         for row in published("exhibits")
     ]
