@@ -24,7 +24,7 @@ from hardsight.losses.grammar import parse_loss
 from hardsight.networks import NETWORKS
 from hardsight.presets import PRESETS
 from hardsight.studies import STUDIES, Results, exhibits, gathered, quoted, read_results, study
-from hardsight.studies.tables import conditions, published
+from hardsight.studies.tables import conditions, published, sweep_panels
 
 # The highest number of a caption in each paper with its appendix.
 CAPTIONS = {"AVH": (23, 9), "EL": (7, 5), "AMC": (7, 2)}
@@ -296,7 +296,7 @@ def test_texts_stand_side_by_side_without_a_line():
 
 def test_the_sweep_of_committed_rows_is_their_means():
     results = read_results("el-log-end", "docs/results/losses-cifar10-sweep.csv")
-    ends, clamps = results.panels(["margin"])
+    ends, clamps = sweep_panels(results, ["margin"])
     with Path("docs/results/losses-cifar10-sweep.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     expected = {
@@ -308,7 +308,9 @@ def test_the_sweep_of_committed_rows_is_their_means():
     np.testing.assert_allclose([point.mean for point in ends.points], list(expected.values()))
     assert [point.x for point in clamps.points] == ["clamped", "exact", "matched"]
     assert clamps.points[0].mean == ends.points[-1].mean
-    accuracy = results.panels(["best"])[0]
+    with pytest.raises(ValueError, match="'margins'"):
+        results.figure(["margins"])
+    accuracy = sweep_panels(results, ["best"])[0]
     assert {point.x: point.paper for point in accuracy.points if math.isfinite(point.paper)} == pytest.approx(
         {0.75: 92.97, 1: 92.74}
     )

@@ -132,12 +132,15 @@ def _run_all(name: str, scale: str, options: dict[str, Any]) -> None:
     start, minutes = time.monotonic(), options.pop("minutes", None)
     weights = options.pop("weights", None)
     for study in gathered.gathered(name).studies:
-        left = {} if minutes is None else {"minutes": max(0.0, minutes - (time.monotonic() - start) / 60)}
-        more = {"weights": weights} if weights is not None and STUDIES[study].takes_weights else {}
+        more = dict(options)
+        if minutes is not None:
+            more["minutes"] = max(0.0, minutes - (time.monotonic() - start) / 60)
+        if weights is not None and STUDIES[study].takes_weights:
+            more["weights"] = weights
         if scale not in STUDIES[study].scales:
             print(f"{study} has no scale {scale}")
             continue
-        engine.study(study, where=gathered.needed(name, study, scale), **options, **left, **more)
+        engine.study(study, where=gathered.needed(name, study, scale), **more)
 
 
 def _shown(exhibit: Exhibit) -> list[dict[str, str]]:

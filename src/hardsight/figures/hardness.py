@@ -75,7 +75,7 @@ def plot_coarse_classes(run: str | Path, human: str | Path, coarser: str | Path,
     people = match(
         on_coarse_classes(read_human(Path(human), classes=classes), coarser), table["id"], table["label"], classes
     )
-    coarse, labels, norm = people.columns, table["label"], table["norm"].astype(np.float64)
+    coarse, labels, norm = np.asarray(people.columns), table["label"], table["norm"].astype(np.float64)
     valid = np.isfinite(people.hsf) & np.isfinite(norm)
     fine = {k: np.unique(labels[valid & (coarse == k)]) for k in np.unique(coarse[valid])}
     ordered = sorted(fine, key=lambda k: -len(fine[k]))

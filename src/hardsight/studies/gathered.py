@@ -21,7 +21,15 @@ from hardsight.printing import interval, number_text, text_table
 from hardsight.registry import Registry
 from hardsight.studies.quoted import printed_bins, printed_tables, quoted_domains, quoted_selection, quoted_visda
 from hardsight.studies.study import STUDIES
-from hardsight.studies.tables import Line, Results, conditions, markdown_table, published_row, read_results
+from hardsight.studies.tables import (
+    Line,
+    Results,
+    conditions,
+    markdown_table,
+    published_row,
+    read_results,
+    sweep_panels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,14 +126,14 @@ def table_rows(name: str, results: Mapping[str, Results]) -> list[dict[str, Any]
             percent = STUDIES[study].measures[entry.measure].percent
             printed = published_row(study, entry.measure, _levels(study, entry))
             row[column] = "–" if line is None else _number(line.mean, line.sd, percent)
-            row[f"{column}, paper"] = _number(
-                *(float(printed.get(key) or math.nan) for key in ("value", "sd")), percent
-            )
+            value, sd = (float(printed.get(key) or math.nan) for key in ("value", "sd"))
+            row[f"{column}, paper"] = _number(value, sd, percent)
         last = lines[-1]
         if table.difference:
             factor = 100 if STUDIES[study].measures[entries[-1].measure].percent else 1
             ends = (math.nan,) * 3 if last is None else (last.difference, last.low, last.high)
-            row[f"difference of {table.columns[-1]}"] = interval(*(factor * end for end in ends), "+.2f")
+            value, low, high = (factor * end for end in ends)
+            row[f"difference of {table.columns[-1]}"] = interval(value, low, high, "+.2f")
         if table.p:
             row["p"] = None if last is None else last.p_pooled
             row["p, paper"] = float(printed.get("p") or math.nan)
@@ -143,7 +151,9 @@ def _levels(study: str, entry: Entry) -> dict[str, str]:
 
 def _line(results: Results | None, entry: Entry) -> Line | None:
     """The line of a study's tables that an entry names; None where it is not measured."""
-    lines = [] if results is None else results.lines(entry.measure, entry.where)
+    if results is None:
+        return None
+    lines = results.lines(entry.measure, entry.where)
     if len(lines) > 1:
         raise InputError(f"{results.study.name}: {entry.where} names {len(lines)} lines, expected one.")
     return lines[0] if lines else None
@@ -221,7 +231,7 @@ def gathered_figure(name: str, results: Mapping[str, Results], where: str = "") 
     panels = []
     for study in FIGURES[name].sweeps:
         if study in results:
-            measured = results[study].panels(where=where)
+            measured = sweep_panels(results[study], where=where)
             panels += [panel._replace(title=f"{study} {panel.title}".strip()) for panel in measured]
     return plot_sweeps(panels)
 

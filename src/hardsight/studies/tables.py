@@ -148,10 +148,7 @@ class Results(Result):
             measures: Which; all if not given.
             where: Only these levels; see `lines`.
         """
-        for name in measures:
-            if name not in self.study.measures:
-                raise InputError(f"measure: {self.study.name} measures {', '.join(self.study.measures)}, not {name!r}.")
-        for name in measures or self.study.measures:
+        for name in self._known(measures) or self.study.measures:
             lines, measure = self.lines(name, where), self.study.measures[name]
             factor, style = (100, ".2f") if measure.percent else (1, ".4g")
             rows = []
@@ -170,6 +167,13 @@ class Results(Result):
                 rows.append(row)
             if rows:
                 yield f"{measure.title}{', in %' if measure.percent else ''}", rows
+
+    def _known(self, measures: Sequence[str]) -> Sequence[str]:
+        """The measures, each of which the study must have."""
+        for name in measures:
+            if name not in self.study.measures:
+                raise InputError(f"measure: {self.study.name} measures {', '.join(self.study.measures)}, not {name!r}.")
+        return measures
 
     def text(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "", most: int | None = None) -> str:
         """The tables for a terminal; of each, at most so many lines."""
@@ -212,8 +216,8 @@ class Results(Result):
         from hardsight.figures.sweeps import plot_sweeps
 
         if self.study.sweeps:
-            return plot_sweeps(self.panels(measures, where))
-        names = [name for name in (measures or list(self.study.measures)[:4]) if self.lines(name, where)]
+            return plot_sweeps(sweep_panels(self, measures, where))
+        names = [name for name in (self._known(measures) or list(self.study.measures)[:4]) if self.lines(name, where)]
         if not names:
             raise InputError(f"rows: there is nothing to draw yet; run the study {self.study.name} first.")
         figure, axes = new_figure(1, len(names))
@@ -228,32 +232,34 @@ class Results(Result):
             axis.set_xlabel(f"{measure.title}{', %' if measure.percent else ''}")
         return figure
 
-    def panels(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> list[Panel]:
-        """What the figure of a study with sweeps draws: one panel per measure, setting and option.
 
-        Args:
-            measures: Which; the first if not given.
-            where: Only these levels; the baseline is always drawn.
-        """
-        from hardsight.figures.sweeps import Panel, Point
+def sweep_panels(results: Results, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> list[Panel]:
+    """What the figure of a study with sweeps draws: one panel per measure, setting and option.
 
-        study, panels = self.study, []
-        for name in measures or list(study.measures)[:1]:
-            measure, settings = study.measures[name], {}
-            factor, shown = 100 if measure.percent else 1, {line.levels for line in self.lines(name, where)}
-            for line in self.lines(name):
-                levels = dict(zip(self.columns, line.levels, strict=True))
-                level = levels.pop(study.compare, study.baseline)
-                if line.levels in shown or level == study.baseline:
-                    numbers = (factor * line.mean, factor * line.sd, line.n, factor * line.paper)
-                    settings.setdefault(" ".join(filter(None, levels.values())), {})[level] = numbers
-            for setting, levels in settings.items():
-                base = None if study.baseline not in levels else Point("", *levels[study.baseline])
-                for sweep in study.sweeps:
-                    points = [Point(x, *levels[level]) for level, x in sweep.places.items() if level in levels]
-                    y = f"{measure.title}{', %' if measure.percent else ''}"
-                    panels.append(Panel(setting, sweep.title, y, points, study.baseline, base, sweep.log))
-        return panels
+    Args:
+        results: The rows.
+        measures: Which; the first if not given.
+        where: Only these levels; the baseline is always drawn.
+    """
+    from hardsight.figures.sweeps import Panel, Point
+
+    study, panels = results.study, []
+    for name in results._known(measures) or list(study.measures)[:1]:
+        measure, settings = study.measures[name], {}
+        factor, shown = 100 if measure.percent else 1, {line.levels for line in results.lines(name, where)}
+        for line in results.lines(name):
+            levels = dict(zip(results.columns, line.levels, strict=True))
+            level = levels.pop(study.compare, study.baseline)
+            if line.levels in shown or level == study.baseline:
+                numbers = (factor * line.mean, factor * line.sd, line.n, factor * line.paper)
+                settings.setdefault(" ".join(filter(None, levels.values())), {})[level] = numbers
+        for setting, levels in settings.items():
+            base = None if study.baseline not in levels else Point("", *levels[study.baseline])
+            for sweep in study.sweeps:
+                points = [Point(x, *levels[level]) for level, x in sweep.places.items() if level in levels]
+                y = f"{measure.title}{', %' if measure.percent else ''}"
+                panels.append(Panel(setting, sweep.title, y, points, study.baseline, base, sweep.log))
+    return panels
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -185,7 +185,7 @@ def _measured(cell: Cell) -> dict[str, float]:
     paths = adversarial_paths(data, cell.levels["network"], seed=cell.seed, device=device, **settings)
     changed = paths.switch > 0
     switch, columns = paths.switch[changed], np.arange(int(changed.sum()))
-    row = {"accuracy": paths.accuracy, "fooled": float(changed.mean())}
+    row: dict[str, Any] = {"accuracy": paths.accuracy, "fooled": float(changed.mean())}
     if len(columns):
         norm, avh = paths.norm[:, changed], paths.avh[:, changed]
         share, norm_at, avh_at = norm[switch, columns] / norm[0], halfway(norm, switch), halfway(avh, switch)
