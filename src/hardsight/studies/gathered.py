@@ -201,7 +201,8 @@ def missing(name: str, results: Mapping[str, Results], scale: str = "paper") -> 
     measured = {row.study for row in gathered(name).rows if any(_line(results.get(row.study), e) for e in row.entries)}
     measured |= {study for study in gathered(name).sweeps if study in results}
     others = [study for study in gathered(name).studies if study not in measured]
-    return [f"not measured: hardsight study run {study} --scale {scale}" for study in others]
+    scales = {study: scale if scale in STUDIES[study].scales else "paper" for study in others}
+    return [f"not measured: hardsight study run {study} --scale {at}" for study, at in scales.items()]
 
 
 def needed(name: str, study: str, scale: str) -> dict[str, str]:
