@@ -10,7 +10,8 @@ from hardsight.studies import STUDIES, Cell, read_results, study
 from hardsight.studies.declared import adaptation, labels
 from hardsight.studies.tables import published
 
-SAME_CELLS = {"el-rates", "el-mnist", "weighting", "amc-pairs"}  # as el-log-end
+# as el-log-end, el-images, amc-sweep
+SAME_CELLS = {"el-rates", "el-mnist", "weighting", "amc-pairs", "el-image-rates", "amc-images"}
 
 
 @pytest.mark.slow
@@ -35,11 +36,12 @@ def test_declarations_are_complete():
         for row in published(name):
             assert float(row["value"]) > 0
             assert row["source"]
-            columns = set(row) - {"measure", "value", "sd", "source"}
+            columns = set(row) - {"measure", "value", "sd", "p", "source"}
             assert columns <= {*kind.factors, *kind.details}  # a number without a level is every level's
             assert row["measure"] in kind.measures
             for factor, levels in kind.factors.items():
                 assert row.get(factor, levels[0]) in (*levels, *(["average"] if factor == kind.average else []))
+            assert float(row.get("p") or 1) <= 1
 
 
 # Numbers of the tables in docs/results, computed by the reports that the engine replaced.

@@ -55,6 +55,21 @@ def test_accuracy_under_attack_is_a_line_a_group_with_the_spread_of_its_runs(out
     assert r" (n = 2)" in axes[2].get_legend().get_texts()[1].get_text()
 
 
+def test_the_energy_of_a_class_is_its_panel_alone(out, tmp_path):
+    panels = {axis.get_title(): axis for axis in plot_energy(out).axes}
+    (name, whole) = next((name, axis) for name, axis in panels.items() if name.startswith("class "))
+    label = int(name.removeprefix("class "))
+    [axis] = plot_energy(out, label).axes
+    assert axis.get_title() == name
+    for line, other in zip(axis.get_lines(), whole.get_lines(), strict=True):
+        np.testing.assert_array_equal(line.get_xydata(), other.get_xydata())
+    assert figures.draw("energy", [out], label=label, out=tmp_path / "energy.png").stat().st_size > 5000
+    with pytest.raises(ValueError, match="no class 99"):
+        plot_energy(out, 99)
+    with pytest.raises(ValueError, match="--label"):
+        figures.draw("margins", [out], label=label, out=tmp_path / "margins.png")
+
+
 def test_own_and_strange_data_stand_side_by_side_a_column_a_group(out):
     axes = plot_ood(out).get_axes()
     assert len(axes) == 3 * 2 * 2  # detectors, data sets, groups

@@ -11,12 +11,13 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from recorded_runs import Matrices, train_digits
+from scipy import stats
 
 import hardsight as hs
 from hardsight import figures, phases, studies, training
 from hardsight.data import load_digits
 from hardsight.figures.style import line_styles, write_figure
-from hardsight.studies.declared import embeddings, iterations, two_gaussians
+from hardsight.studies.declared import adversarial_path, embeddings, iterations, two_gaussians
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +153,8 @@ def test_every_figure_is_written_by_name(name, runs, tmp_path, monkeypatch):
 def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(embeddings, "embeddings", partial(studies.embeddings, steps=3))
     monkeypatch.setattr(iterations, "iterations", partial(studies.iterations, count=3))
+    paths = partial(studies.adversarial_paths, steps=3, count=5)
+    monkeypatch.setattr(adversarial_path, "adversarial_paths", paths)
     short, raw_features = {"epochs": 1}, embeddings.raw_features
     monkeypatch.setattr(embeddings, "raw_features", lambda data, loss, **more: raw_features(data, loss, **more | short))
     trained = [
@@ -159,7 +162,7 @@ def test_figures_that_train_are_written_by_name(tmp_path, monkeypatch):
         for name, kind in figures.FIGURES.items()
         if "data" in (inputs := kind.inputs()) and not inputs.get("runs", False)
     ]
-    assert trained == ["iterations", "embeddings", "raw-features"]
+    assert trained == ["iterations", "embeddings", "raw-features", "adversarial-path"]
     for name in trained:
         assert figures.draw(name, data="digits", out=tmp_path / f"{name}.svg").stat().st_size > 5000
 
@@ -168,6 +171,40 @@ def test_every_entry_of_the_registry_names_a_function_and_the_registry_needs_no_
     assert all(callable(kind.load()) for kind in figures.FIGURES.values())
     code = "import sys, hardsight.figures; sys.exit(any(n in sys.modules for n in ('torch', 'matplotlib')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_coarse_classes_count_people_on_their_merged_answers(runs, tmp_path):
+    folder, found = runs
+    run = found["vgg"]
+    labels, draw = np.asarray(run.labels), np.random.default_rng(0)
+    shares = np.full((300, 10), 0.03)
+    shares[np.arange(300), labels] += 0.7 * draw.beta(4, 1, 300)
+    counts = np.array([draw.multinomial(50, row / row.sum()) for row in shares])
+    lines = [",".join(["id", *map(str, range(10))])]
+    lines += [",".join([key, *map(str, row)]) for key, row in zip(run.ids, counts.tolist(), strict=True)]
+    (tmp_path / "counts.csv").write_text("\n".join(lines))
+    coarse = {k: "many" if k < 6 else "some" if k < 9 else "single" for k in range(10)}
+    table = ["class,coarse", *(f"{k},{name}" for k, name in coarse.items())]
+    (tmp_path / "coarse.csv").write_text("\n".join(table))
+    files = {"human": tmp_path / "counts.csv", "coarser": tmp_path / "coarse.csv"}
+    axes = [
+        axis for axis in figures.plot_coarse_classes(folder / "vgg", **files).axes if axis.get_ylabel() != "samples"
+    ]
+    norm = hs.SampleTable.load(folder / "vgg")
+    norm = dict(zip(norm["id"].tolist(), norm["norm"].tolist(), strict=True))
+    for axis, name in zip(axes, ("many", "some", "single"), strict=True):
+        columns = [k for k in range(10) if coarse[k] == name]
+        members = np.isin(labels, columns)
+        frequency = counts[members][:, columns].sum(1) / 50
+        rho = stats.spearmanr([norm[key] for key in np.array(run.ids)[members]], frequency).statistic
+        title = axis.get_title(loc="left")
+        assert f"{len(columns)} class" in title
+        assert f"n = {members.sum()}" in title
+        assert f"Spearman {rho:.3f} ".replace("-", "−") in title
+    drawn = figures.draw("coarse-classes", [folder / "vgg"], out=tmp_path / "coarse.png", **files)
+    assert drawn.stat().st_size > 5000
+    with pytest.raises(ValueError, match="--coarser"):
+        figures.draw("coarse-classes", [folder / "vgg"], human=files["human"], out=tmp_path / "coarse.png")
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf"])

@@ -103,6 +103,8 @@ _ABOUT = (
     "CIFAR-10, SVHN: 300 epochs of Adam, ramps of 80 and 50 of rate and AMC-Loss, its weight as in the paper; shift ±2"
 )
 _add("amc13", replace(_RAMPS, crop=2), _ABOUT, f"{_AT} §3.2")
+_ABOUT = "CIFAR-100 on its 20 super-classes (--label-column coarse), as amc13: the paper reports no other labels"
+_add("amc13-cifar100", replace(_RAMPS, crop=2), _ABOUT, f"{_AT} §4.2", "amc13")
 _ABOUT = "MNIST: 150 epochs of Adam, ramps of 40 and 30 of rate and AMC-Loss, its weight as in the paper"
 for _name in ("amc-2d", "amc-3d"):
     _add(_name, replace(_RAMPS, epochs=150, warmup=40, rampdown=30), _ABOUT, f"{_AT} App. A")

@@ -118,7 +118,9 @@ def _suspect_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-@command("figures.drawing:draw name=<NAME> runs=<RUN…> out=FILE data=DATA groups=FILE human=FILE seed=N")
+@command(
+    "figures.drawing:draw name=<NAME> runs=<RUN…> out=FILE data=DATA groups=FILE human=FILE coarser=FILE label=N seed=N"
+)
 def figure(name: str, **chosen: Any) -> dict[str, Any]:
     """Draw a figure for a paper: PNG, SVG or PDF, by the suffix of the file.
 

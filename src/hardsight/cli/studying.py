@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from hardsight.errors import InputError
 from hardsight.printing import text_table
 from hardsight.registry import did_you_mean
 from hardsight.runs import write_text
-from hardsight.studies import engine
+from hardsight.studies import engine, gathered
+from hardsight.studies.exhibits import Exhibit, exhibits
 from hardsight.studies.ledger import ledger
 from hardsight.studies.study import STUDIES
 from hardsight.studies.tables import read_results
@@ -28,23 +30,26 @@ _MOST = 100  # lines of a table in a terminal
 def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any]:
     """Rerun a comparison of the papers: list, run, table, page, figure or claims.
 
-    list shows all studies, what they cost and which cells are finished. run computes the cells that are missing, one by
-    one, and prints the tables; several processes may share a folder. table, page (HTML) and figure show finished cells,
-    or rows of another machine with --rows. claims judges every claim of the papers, or of one of them (NAME is AVH, EL
-    or AMC), on a folder of rows.
+    list shows all studies, what they cost and which cells are finished, and every table and figure of the papers with
+    the command that makes it. run computes the cells that are missing, one by one, and prints the tables; several
+    processes may share a folder. table, page (HTML) and figure show finished cells, or rows of another machine with
+    --rows. claims judges every claim of the papers, or of one of them (NAME is AVH, EL or AMC), on a folder of rows.
 
-    NAME is {hardsight.studies.STUDIES}.
+    NAME is {hardsight.studies.STUDIES}; or a table or figure of a paper that gathers several studies:
+    {hardsight.studies.gathered.TABLES}, {hardsight.studies.gathered.FIGURES}.
 
     Args:
         action: list, run, table, page, figure or claims.
-        name: The study, or the paper for claims.
-        rows: Rows of a study as CSV, for claims a folder of them; those of --out if not given.
+        name: The study, table or figure; the paper for claims.
+        rows: Rows of a study as CSV; of a gathered table, STUDY=FILE,…; for claims a folder of them. Those of --out if
+            not given.
         measures: Which numbers to show; all if not given.
         to: Write tables and claims as Markdown, pages and claims as HTML, or a figure as PNG, SVG or PDF.
 
     Examples:
         hardsight study run el-mnist --scale paper --data ~/data --seeds 3
         hardsight study table adaptation --scale paper --where pair=svhn-mnist
+        hardsight study table el-table-1 --scale paper
         hardsight study claims EL --rows docs/results --to claims.html
     """
     if action not in _ACTIONS:
@@ -52,11 +57,20 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
     if action == "list":
         studies = [_entry(kind, Path(options.get("out", "studies"))) for kind in STUDIES]
         print("\n".join(text_table(studies)))
-        return {"studies": studies}
+        for paper in dict.fromkeys(exhibit.paper for exhibit in exhibits()):
+            lines = [line for exhibit in exhibits() if exhibit.paper == paper for line in _shown(exhibit)]
+            print("\n".join(["", *text_table(lines, {"exhibit": paper, "shows": "shows", "command": "command"})]))
+        print("\nRun these where the data sets are. DIR is the folder that holds them, FILE a pretrained checkpoint.")
+        return {"studies": studies, "exhibits": [exhibit._asdict() for exhibit in exhibits()]}
     if action == "claims":
         return _claims(name, options)
     if name is None:
         raise InputError(f"NAME is missing: hardsight study {action} NAME; hardsight study list shows all.")
+    if name in {**gathered.TABLES, **gathered.FIGURES}:
+        return _gathered(action, name, options)
+    if name not in STUDIES:
+        names = [*STUDIES, *gathered.TABLES, *gathered.FIGURES]
+        raise InputError(f"there is no study, table or figure {name!r}; {did_you_mean(name, names)}")
     shown = take(options, "rows", "measures", "to")
     measures, where = shown.get("measures", ()), options.get("where", "")
     if action == "run":
@@ -98,6 +112,59 @@ def _claims(paper: str | None, options: dict[str, Any]) -> dict[str, Any]:
         write_text(Path(options["to"]), results.page() if html else results.markdown())
         print(f"wrote {options['to']}")
     return {"summary": results.summary(), "claims": [row for name in results.papers for row in results.rows(name)]}
+
+
+def _gathered(action: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """A table or figure of a paper that gathers studies: run them, show it."""
+    table = name in gathered.TABLES
+    if action not in ("run", "table" if table else "figure"):
+        raise InputError(f"{name} is a {'table' if table else 'figure'}: hardsight study {action} is for studies.")
+    shown = take(options, "rows", "measures", "to")
+    if "measures" in shown:
+        raise InputError(f"measures: {name} has those of the paper; leave --measures out.")
+    where, out = options.pop("where", ""), options.get("out", "studies")
+    scale = options.get("scale", "paper" if "rows" in shown else "quick")
+    if where and table:
+        raise InputError(f"where: {name} has the levels of the paper; leave --where out.")
+    if action == "run":
+        _run_all(name, scale, options)
+    results = gathered.read_gathered(name, out, scale, str(shown.get("rows", "")))
+    if not table and action == "figure":
+        from hardsight.figures.style import write_figure
+
+        to = write_figure(gathered.gathered_figure(name, results, where), shown.get("to", Path(f"{name}.png")))
+        print(f"wrote {to}")
+    if table:
+        print(gathered.table_text(name, results, scale))
+        if "to" in shown:
+            write_text(shown["to"], gathered.table_markdown(name, results))
+            print(f"wrote {shown['to']}")
+    else:
+        print("\n".join(gathered.missing(name, results, scale)))
+    return {"name": name, "rows": gathered.table_rows(name, results) if table else [], "studies": list(results)}
+
+
+def _run_all(name: str, scale: str, options: dict[str, Any]) -> None:
+    """Run the cells that a table or figure needs, study by study, in the time that is left."""
+    start, minutes = time.monotonic(), options.pop("minutes", None)
+    weights = options.pop("weights", None)
+    for study in gathered.gathered(name).studies:
+        more = dict(options)
+        if minutes is not None:
+            more["minutes"] = max(0.0, minutes - (time.monotonic() - start) / 60)
+        if weights is not None and STUDIES[study].takes_weights:
+            more["weights"] = weights
+        if scale not in STUDIES[study].scales:
+            print(f"{study} has no scale {scale}")
+            continue
+        engine.study(study, where=gathered.needed(name, study, scale), **more)
+
+
+def _shown(exhibit: Exhibit) -> list[dict[str, str]]:
+    """The lines of a table or figure in the list: one per command, or the reason why there is none."""
+    commands = exhibit.commands or (f"none: {exhibit.reason}",)
+    titles = [(exhibit.name, exhibit.shows), *[("", "")] * (len(commands) - 1)]
+    return [{"exhibit": n, "shows": s, "command": c} for (n, s), c in zip(titles, commands, strict=True)]
 
 
 def _entry(name: str, out: Path) -> dict[str, Any]:

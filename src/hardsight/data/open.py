@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
+from hardsight.data.cifar import is_cifar100, open_cifar100
 from hardsight.data.datasets import DatasetSamples
 from hardsight.data.features import FEATURE_FILES
 from hardsight.data.folders import open_annotations, open_folder, open_list
@@ -71,15 +72,16 @@ def open_data(
     """Whatever a user calls a data set, as `Samples`.
 
     Args:
-        data: A folder, ``FILE.npz[:split]``, ``LIST.txt`` (``path label`` per line), ``LIST.json`` (COCO, iNaturalist),
-            tar shards in the layout of WebDataset or Parquet files with images as bytes (``FILE.tar``,
-            ``images-{000..127}.tar``, ``FILE.parquet``, ``images-{00..15}.parquet``, or a folder of either),
-            ``torchvision:NAME[:split]``, ``hf:NAME[:split]``, ``digits``, a torch or Hugging Face data set, a
-            `DataLoader` (its data set and, if it has one of its own, its `collate_fn`), or ``(inputs, labels)``,
-            arrays or tensors.
+        data: A folder, ``FILE.npz[:split]``, CIFAR-100's folder ``cifar-100-binary[:split]``, ``LIST.txt`` (``path
+            label`` per line), ``LIST.json`` (COCO, iNaturalist), tar shards in the layout of WebDataset or Parquet
+            files with images as bytes (``FILE.tar``, ``images-{000..127}.tar``, ``FILE.parquet``,
+            ``images-{00..15}.parquet``, or a folder of either), ``torchvision:NAME[:split]``, ``hf:NAME[:split]``,
+            ``digits``, a torch or Hugging Face data set, a `DataLoader` (its data set and, if it has one of its own,
+            its `collate_fn`), or ``(inputs, labels)``, arrays or tensors.
         split: First part of the ids, for data sets that do not say.
         ids: Your own ids, one per sample.
-        columns: Which columns hold image, label and id; of an ``.npz``, which array holds the labels (`label`).
+        columns: Which columns hold image, label and id; of an ``.npz``, which array holds the labels (`label`); of
+            CIFAR-100, ``fine`` or ``coarse``.
         root: Where torchvision keeps its files.
         version: Any text that you change whenever you change the data. With it, a run over data that can change
             unnoticed (a `Dataset` of your own) can be resumed.
@@ -163,10 +165,10 @@ def _open_named(
 ) -> Samples:
     """What a name means; `recorded` says that a run names it, not a user."""
     path = as_path(name.name) if name.kind == "path" else Path(name.name)
-    npz = name.kind == "path" and path.suffix == ".npz"
+    npz, cifar = name.kind == "path" and path.suffix == ".npz", _is_cifar100(name)
     if name.kind == "path" and (shards := shard_files(path, RECORDED_FILES if recorded else None)):
         return _shards(name, shards, columns, recorded)
-    if name.kind != "hf" and columns != (Columns(label=columns.label) if npz else Columns()):
+    if name.kind != "hf" and columns != (Columns(label=columns.label) if npz or cifar else Columns()):
         raise InputError(f"DATA: {name} has no columns; leave --label-column, --id-column and --image-column out.")
     if name.kind == "torchvision":
         return _torchvision(name.name, name.split, root)
@@ -177,6 +179,9 @@ def _open_named(
     if npz:
         most = RECORDED_BYTES if recorded else None
         return _npz(path, name.split, "train" if training else None, most, columns.label)
+    if cifar:
+        split = name.split or ("train" if training else "test")
+        return open_cifar100(path, split, columns.label, RECORDED_BYTES if recorded else None)
     if path.is_dir():
         return open_folder(path, RECORDED_FILES if recorded else None)
     if path.suffix == ".txt" and path.is_file():
@@ -197,6 +202,10 @@ def _open_named(
 
 def _exists(file: Path) -> bool:
     return file.exists()
+
+
+def _is_cifar100(name: DataName) -> bool:
+    return name.kind == "path" and not is_url(name.name) and is_cifar100(Path(name.name))
 
 
 def _shards(name: DataName, files: list[Path], columns: Columns, recorded: bool) -> Samples:
@@ -237,7 +246,8 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
     columns = source.get("columns")
     columns = {k: v for k, v in columns.items() if k in ("image", "label", "id")} if isinstance(columns, dict) else {}
     columns = {key: value for key, value in columns.items() if isinstance(value, str)}
-    if name.name.endswith(".npz") and split != "data":
+    labeled = name.name.endswith(".npz") or _is_cifar100(name)
+    if labeled and split != "data":
         name = name._replace(split=name.split or split)
     if data is None:
         path, shown = Path(name.name), printable(name.name)[:200]
@@ -253,7 +263,7 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
         samples = _open_named(name, Columns(label=columns.get("label")), Path(), recorded=True)
         samples.source = {**source}
     else:
-        with_columns = name.kind == "hf" or name.name.endswith(".npz") or shard_files(as_path(name.name))
+        with_columns = name.kind == "hf" or labeled or shard_files(as_path(name.name))
         samples = open_data(str(name) if name.split else text, columns=Columns(**columns) if with_columns else None)
     if split and samples.root is not None:
         samples.split = split

@@ -42,6 +42,8 @@ FIGURES |= {
         "with intervals"),
     "people": FigureKind("figures.hardness:plot_people", "2-D histograms of human selection frequency and scores, "
         "one row per network (Fig. 5, 16); --human, or runs that hardsight align has compared with people"),
+    "coarse-classes": FigureKind("figures.hardness:plot_coarse_classes", "norm against human frequency, counted on "
+        "coarse classes (--coarser FILE with the columns class and coarse; Fig. 19)"),
     "degradation": FigureKind("figures.hardness:plot_degradation", "norm, AVH, accuracy and confidence per level of "
         "degradation (hardsight evaluate --degrade; the levels of Fig. 11, 12); --human adds human accuracy from a "
         "table of trials"),
@@ -60,7 +62,7 @@ FIGURES |= {
     "margins": FigureKind("figures.evaluation:plot_margins", "distributions of logit and angular margins (hardsight "
         "evaluate; EL Fig. 1, 6)"),
     "energy": FigureKind("figures.evaluation:plot_energy", "energy of the classes by rank, of all samples and per "
-        "class (hardsight evaluate; EL Fig. 1, 5)"),
+        "class, or of one class by itself (hardsight evaluate, --label N; EL Fig. 1, 5)"),
     "maps": FigureKind("figures.evaluation:plot_maps", "where networks look in the same images (hardsight evaluate "
         "--explain; AMC Fig. 2, 6)"),
     "clusters": FigureKind("figures.evaluation:plot_clusters", "features by class: 2-D as they are, 3-D on the sphere, "
@@ -74,6 +76,8 @@ FIGURES |= {
         "3 and 6, by cross-entropy and with AMC-Loss, trained on --data (AMC Fig. 1)"),
     "two-gaussians": FigureKind("studies.declared.two_gaussians:plot_two_gaussians", "a toy: AVH and norm of two "
         "overlapping classes on the sphere (Fig. 3, 7)"),
+    "adversarial-path": FigureKind("studies.declared.adversarial_path:plot_adversarial_path", "paths of adversarial "
+        "examples in norm and AVH, and among 2-D features of a CNN and of D-SphereNet trained on --data (Fig. 22)"),
     "norm-growth": FigureKind("studies.declared.norm_growth:plot_norm_growth", "AVH is constant while confidence "
         "follows the norm (Fig. 20)"),
     "encouraging-loss": FigureKind("studies.el_figures:plot_encouraging_loss", "cross-entropy, bonus and their sum "

@@ -23,6 +23,8 @@ def draw(
     data: str | None = None,
     groups: str | Path | None = None,
     human: str | Path | None = None,
+    coarser: str | Path | None = None,
+    label: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
 ) -> Path:
@@ -34,6 +36,8 @@ def draw(
         data: What to train a small network on, for figures that do.
         groups: CSV or Parquet with a column id and one to group by.
         human: CSV or Parquet with id and hsf, or annotator counts (N × C) as .npy or .npz in the order of the data.
+        coarser: CSV or Parquet with the columns class and coarse, for figures of coarse classes.
+        label: Number of the class to draw, for figures of each class.
         seed: Seed of what is trained or drawn.
         out: The file to write: .png, .svg or .pdf; NAME.png if not given.
 
@@ -46,7 +50,7 @@ def draw(
     if not fewest <= len(runs) <= most:
         count = {0: "no RUN", 1: "one RUN"}.get(most, f"{fewest} to {most} RUNs")
         raise InputError(f"the figure {name} takes {count}, got {len(runs)}.")
-    options = {"data": data, "groups": groups, "human": human}
+    options = {"data": data, "groups": groups, "human": human, "coarser": coarser, "label": label}
     for option, value in options.items():
         if value is None and inputs.get(option):
             raise InputError(f"the figure {name} needs --{option}, got none.")

@@ -19,6 +19,7 @@ from hardsight.figures.style import GRAY, draw_band, legend, line_styles, new_fi
 from hardsight.printing import percent
 from hardsight.questions.clusters import layout
 from hardsight.questions.subject import CurveKind
+from hardsight.registry import did_you_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,7 @@ _LEGEND_CLASSES = 20  # that a legend names
 _STRIPS = 6  # images in the figure of maps
 
 
-def plot_evaluated(run: str | Path, question: str, curve: str) -> Figure:
+def plot_evaluated(run: str | Path, question: str, curve: str, only: str = "") -> Figure:
     """A curve per group, a panel per score and data set: reliability, accuracy under attack, margins, energy.
 
     The band is one standard deviation over the runs of a group, or the 95% interval over the samples of a single run.
@@ -38,9 +39,15 @@ def plot_evaluated(run: str | Path, question: str, curve: str) -> Figure:
         run: A folder that `hardsight evaluate` wrote.
         question: Such as ``"robustness"``.
         curve: Such as ``"attack"``.
+        only: Only the panels of this score; all if empty.
     """
     kind = curve_kind(question, curve)
     panels = _curves(read_evaluation(run), question, curve, kind)
+    if only:
+        names = [score for score, _ in panels]
+        panels = {key: curves for key, curves in panels.items() if key[0] == only}
+        if not panels:
+            raise InputError(f"OUT: {Path(run).name} has no {only}; {did_you_mean(only, names)}")
     figure, axes = _panels(len(panels))
     for axis, ((score, on), groups) in zip(axes, panels.items(), strict=True):
         _draw_curves(axis, groups, kind)
@@ -52,7 +59,16 @@ def plot_evaluated(run: str | Path, question: str, curve: str) -> Figure:
 plot_reliability = partial(plot_evaluated, question="calibration", curve="reliability")
 plot_attacks = partial(plot_evaluated, question="robustness", curve="attack")
 plot_margins = partial(plot_evaluated, question="margins", curve="margin")
-plot_energy = partial(plot_evaluated, question="margins", curve="energy")
+
+
+def plot_energy(run: str | Path, label: int | None = None) -> Figure:
+    """Mean energy of the classes by rank, of all samples and per class (EL Fig. 1 and 5); see `plot_evaluated`.
+
+    Args:
+        run: A folder that `hardsight evaluate` wrote.
+        label: Only the samples of this class.
+    """
+    return plot_evaluated(run, "margins", "energy", "" if label is None else f"class {label}")
 
 
 def plot_ood(run: str | Path) -> Figure:

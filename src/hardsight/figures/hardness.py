@@ -17,8 +17,9 @@ from hardsight.evaluation.results import is_evaluation, read_evaluation
 from hardsight.extras import need
 from hardsight.figures.curves import VALUES, plot_dynamics
 from hardsight.figures.style import COLORS, GRAY, TITLES, draw_band, left_title, legend, line_styles, new_figure, plain
+from hardsight.people import coarser as on_coarse_classes
 from hardsight.people import match, read_alignment, read_human
-from hardsight.printing import interval
+from hardsight.printing import class_name, interval
 from hardsight.questions import DEGRADATIONS, follows_level, human_accuracy, mean_by_level, read_degraded
 from hardsight.records import has_records
 from hardsight.runs import DEGRADED
@@ -51,24 +52,67 @@ def plot_people(runs: Mapping[str, str | Path], human: Any = None, scores: Seque
         for axis, score in zip(line, scores, strict=True):
             values = table[score].astype(np.float64) * (class_count(table) if score == "avh" else 1)
             valid = np.isfinite(values) & np.isfinite(hsf)
-            x, y = hsf[valid], values[valid]
-            span: Any = [(0, 1), None]
-            counts, x_edges, y_edges = np.histogram2d(x, y, bins=_BINS, range=span)
-            norm = need("matplotlib.colors").LogNorm(1, max(counts.max(), 2))
-            _draw_cells(axis, x_edges, y_edges, counts.T, norm, "samples")
-            column = np.clip(np.digitize(x, x_edges) - 1, 0, _BINS[0] - 1)
-            filled = np.flatnonzero(np.bincount(column, minlength=_BINS[0]) >= _FEWEST)
-            medians = [np.median(y[column == k]) for k in filled]
-            centers = (x_edges[filled] + x_edges[filled + 1]) / 2
-            axis.plot(centers, medians, color=COLORS[1], linewidth=1.6, label="median")
-            axis.set(xlabel="human selection frequency", ylabel=TITLES.get(score, score))
-            title = f"{plain(name)}, n = {len(x):,}"
-            if len(x) >= _FEWEST and np.ptp(x) and np.ptp(y):
-                rho = spearman(y, x)
-                title += f"\nSpearman {interval(rho.value, rho.low, rho.high)}"
-            left_title(axis, title, 9)
+            _draw_joint(axis, hsf[valid], values[valid], TITLES.get(score, score), plain(name))
     axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
     return figure
+
+
+def plot_coarse_classes(run: str | Path, human: str | Path, coarser: str | Path, name: str = "") -> Figure:
+    """Number of samples by norm and by human selection frequency of coarse classes (Fig. 19).
+
+    Three of the coarse classes: with the most classes, with the median number, with the fewest.
+
+    Args:
+        run: Folder of a scored or recorded run.
+        human: Answers of people, counted by class, as for `hardsight.align`.
+        coarser: A CSV or Parquet file with the columns ``class`` and ``coarse``.
+        name: The network's name.
+    """
+    table = SampleTable.load(run)
+    if "label" not in table:
+        raise InputError(f"RUN: {name} has no labels, and people are asked about the label.")
+    classes = table.meta.class_names or None
+    people = match(
+        on_coarse_classes(read_human(Path(human), classes=classes), coarser), table["id"], table["label"], classes
+    )
+    coarse, labels, norm = np.asarray(people.columns), table["label"], table["norm"].astype(np.float64)
+    valid = np.isfinite(people.hsf) & np.isfinite(norm)
+    fine = {k: np.unique(labels[valid & (coarse == k)]) for k in np.unique(coarse[valid])}
+    ordered = sorted(fine, key=lambda k: -len(fine[k]))
+    shown = list(dict.fromkeys([*ordered[:1], *ordered[len(ordered) // 2 : len(ordered) // 2 + 1], *ordered[-1:]]))
+    if not shown:
+        raise InputError(f"human: no sample of {name} has both a norm and answers.")
+    figure, axes = new_figure(1, len(shown))
+    for axis, k in zip(axes[0], shown, strict=True):
+        members = valid & (coarse == k)
+        names = [str(class_name(classes or (), int(label))) for label in fine[k]]
+        listed = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        title = f"{len(names)} {'class' if len(names) == 1 else 'classes'}: {listed}"
+        _draw_joint(axis, people.hsf[members], norm[members], TITLES["norm"], plain(title))
+        axis.set_xlabel("human frequency of the coarse class")
+    if name:
+        figure.suptitle(plain(name), fontsize=9)
+    axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
+    return figure
+
+
+def _draw_joint(axis: Axes, x: np.ndarray, y: np.ndarray, label: str, title: str) -> None:
+    """Numbers of samples by human frequency and a score, with medians and Spearman's correlation."""
+    span: Any = [(0, 1), None]
+    counts, x_edges, y_edges = np.histogram2d(x, y, bins=_BINS, range=span)
+    norm = need("matplotlib.colors").LogNorm(1, max(counts.max(), 2))
+    _draw_cells(axis, x_edges, y_edges, counts.T, norm, "samples")
+    column = np.clip(np.digitize(x, x_edges) - 1, 0, _BINS[0] - 1)
+    filled = np.flatnonzero(np.bincount(column, minlength=_BINS[0]) >= _FEWEST)
+    medians = [np.median(y[column == k]) for k in filled]
+    centers = (x_edges[filled] + x_edges[filled + 1]) / 2
+    axis.plot(centers, medians, color=COLORS[1], linewidth=1.6, label="median")
+    axis.set(xlabel="human selection frequency", ylabel=label)
+    title = f"{title}, n = {len(x):,}"
+    if len(x) >= _FEWEST and np.ptp(x) and np.ptp(y):
+        rho = spearman(y, x)
+        title += f"\nSpearman {interval(rho.value, rho.low, rho.high)}"
+    left_title(axis, title, 9)
 
 
 def _frequencies(table: SampleTable, run: str | Path, name: str, human: Any) -> np.ndarray:

@@ -1,6 +1,8 @@
 """The papers' comparisons and small experiments, to be rerun, and the verdicts on their claims."""
 
 from hardsight.studies.claims import judged as judged
+from hardsight.studies.declared.adversarial_path import AdversarialPaths as AdversarialPaths
+from hardsight.studies.declared.adversarial_path import adversarial_paths as adversarial_paths
 from hardsight.studies.declared.avh_claims import observations as observations
 from hardsight.studies.declared.avh_measures import Bounce as Bounce
 from hardsight.studies.declared.avh_measures import Switch as Switch
@@ -17,10 +19,17 @@ from hardsight.studies.declared.ranking import rank_networks as rank_networks
 from hardsight.studies.declared.two_gaussians import TwoGaussians as TwoGaussians
 from hardsight.studies.declared.two_gaussians import two_gaussians as two_gaussians
 from hardsight.studies.engine import study as study
+from hardsight.studies.exhibits import Exhibit as Exhibit
+from hardsight.studies.exhibits import exhibits as exhibits
+from hardsight.studies.gathered import gathered_figure as gathered_figure
+from hardsight.studies.gathered import read_gathered as read_gathered
+from hardsight.studies.gathered import table_rows as table_rows
 from hardsight.studies.ledger import Entry as Entry
 from hardsight.studies.ledger import Ledger as Ledger
 from hardsight.studies.ledger import ledger as ledger
+from hardsight.studies.quoted import printed_bins as printed_bins
 from hardsight.studies.quoted import printed_tables as printed_tables
+from hardsight.studies.quoted import quoted_domains as quoted_domains
 from hardsight.studies.quoted import quoted_selection as quoted_selection
 from hardsight.studies.quoted import quoted_visda as quoted_visda
 from hardsight.studies.study import STUDIES as STUDIES
@@ -28,5 +37,6 @@ from hardsight.studies.study import Cell as Cell
 from hardsight.studies.study import Measure as Measure
 from hardsight.studies.study import Scale as Scale
 from hardsight.studies.study import Study as Study
+from hardsight.studies.study import Sweep as Sweep
 from hardsight.studies.tables import Results as Results
 from hardsight.studies.tables import read_results as read_results

@@ -52,6 +52,20 @@ class Scale:
     levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
+class Sweep(NamedTuple):
+    """What the figure of a study has on its x axis, where the compared levels are values of one option.
+
+    Attributes:
+        title: The option.
+        places: The value of each level that belongs to it; a text where it is no number.
+        log: Whether the axis is logarithmic.
+    """
+
+    title: str
+    places: Mapping[str, float | str]
+    log: bool = False
+
+
 @dataclass(frozen=True)
 class Cell:
     """One computation of a study.
@@ -119,6 +133,8 @@ class Study:
         details: Other columns that tell the rows of a cell apart.
         data: Files of the data folder that a level of a factor needs, beside those of the settings.
         derive: Adds rows to those of one cell, for numbers that follow from them; also to rows of a CSV.
+        sweeps: What the figure shows the first measure against, each in a panel of its own; without, it has a line for
+            each combination of levels.
         average: A factor over whose levels the mean of each seed is added, as the level ``average``.
         takes_weights: Whether networks can start from a checkpoint.
         family: Name of the family of tests that a line belongs to, by its levels; Holm's correction is within families.
@@ -139,6 +155,7 @@ class Study:
     data: Mapping[str, Sequence[str]] = field(default_factory=dict)
     derive: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] | None = None
     family: Callable[[Mapping[str, str]], str] | None = None
+    sweeps: tuple[Sweep, ...] = ()
     average: str = ""
     takes_weights: bool = False
     version: int = 1
@@ -146,6 +163,8 @@ class Study:
     def __post_init__(self) -> None:
         if twice := sorted(self.measures.keys() & {*self.factors, *self.details, "seed"}):
             raise InputError(f"study {self.name}: {twice[0]} is a measure and a level; rename one of them.")
+        if self.sweeps and not self.compare:
+            raise InputError(f"study {self.name}: a sweep is over the levels of `compare`, which is empty.")
 
     def scale(self, name: str) -> Scale:
         """A scale by its name."""
@@ -187,11 +206,13 @@ STUDIES: Registry[Study] = Registry("study", Study)
 
 
 def data_file(name: str, folder: Path | None) -> str:
-    """The path of a data set in a folder; built-in data sets keep their name."""
+    """The path of a data set in a folder; built-in data sets keep their name. ``A|B`` is A, or else B."""
     if name in BUILT_IN:
         return name
+    shown = name.replace("|", " or ")
     if folder is None:
-        raise InputError(f"data must name the folder that holds {name}, got none; or choose --scale smoke.")
-    if not (folder / name).exists():
-        raise MissingPathError(f"data: {folder} has no {name}; put it there, or choose --scale smoke.")
-    return str(folder / name)
+        raise InputError(f"data must name the folder that holds {shown}, got none; or choose --scale smoke.")
+    for form in name.split("|"):
+        if (folder / form).exists():
+            return str(folder / form)
+    raise MissingPathError(f"data: {folder} has no {shown}; put it there, or choose --scale smoke.")

@@ -23,6 +23,8 @@ from hardsight.studies.study import STUDIES, Study
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from hardsight.figures.sweeps import Panel
+
 _NOTE = "<p>n seeds per line; differences are paired by seed, with 95% intervals; p is corrected by Holm's method.</p>"
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -160,10 +162,8 @@ class Results(Result):
         return line._replace(difference=difference, low=low, high=high, p=p, pairs=len(seeds))
 
     def _paper(self, named: Mapping[str, str], measure: str) -> float:
-        for row in published(self.study.name) if self.scale == "paper" else ():
-            if row["measure"] == measure and all(row.get(name, level) == level for name, level in named.items()):
-                return float(row["value"])
-        return math.nan
+        row = published_row(self.study.name, measure, named) if self.scale == "paper" else {}
+        return float(row.get("value", math.nan))
 
     def tables(
         self, measures: Sequence[str] = (), where: str | Mapping[str, str] = ""
@@ -174,10 +174,7 @@ class Results(Result):
             measures: Which; all if not given.
             where: Only these levels; see `lines`.
         """
-        for name in measures:
-            if name not in self.study.measures:
-                raise InputError(f"measure: {self.study.name} measures {', '.join(self.study.measures)}, not {name!r}.")
-        for name in measures or self.study.measures:
+        for name in self._known(measures) or self.study.measures:
             lines, measure = self.lines(name, where), self.study.measures[name]
             factor, style = (100, ".2f") if measure.percent else (1, ".4g")
             rows = []
@@ -196,6 +193,13 @@ class Results(Result):
                 rows.append(row)
             if rows:
                 yield f"{measure.title}{', in %' if measure.percent else ''}", rows
+
+    def _known(self, measures: Sequence[str]) -> Sequence[str]:
+        """The measures, each of which the study must have."""
+        for name in measures:
+            if name not in self.study.measures:
+                raise InputError(f"measure: {self.study.name} measures {', '.join(self.study.measures)}, not {name!r}.")
+        return measures
 
     def text(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "", most: int | None = None) -> str:
         """The tables for a terminal; of each, at most so many lines."""
@@ -227,10 +231,16 @@ class Results(Result):
         return html_page(self.study.question, [*body, _NOTE])
 
     def figure(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> Figure:
-        """Means with their spread over seeds, one panel per measure; crosses are the paper's numbers."""
-        from hardsight.figures.style import COLORS, GRAY, new_figure
+        """Means with their spread over seeds, one panel per measure; crosses are the paper's numbers.
 
-        names = [name for name in (measures or list(self.study.measures)[:4]) if self.lines(name, where)]
+        A study that sweeps an option has a panel per measure, setting and option, against its values.
+        """
+        from hardsight.figures.style import COLORS, GRAY, new_figure
+        from hardsight.figures.sweeps import plot_sweeps
+
+        if self.study.sweeps:
+            return plot_sweeps(sweep_panels(self, measures, where))
+        names = [name for name in (self._known(measures) or list(self.study.measures)[:4]) if self.lines(name, where)]
         if not names:
             raise InputError(f"rows: there is nothing to draw yet; run the study {self.study.name} first.")
         figure, axes = new_figure(1, len(names))
@@ -256,6 +266,35 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def html_page(title: str, body: Sequence[str], wrap: bool = False) -> str:
     """Parts of a page that loads nothing from elsewhere; cells of tables stay on one line unless they may wrap."""
     return _PAGE.format(title=html.escape(title), body="\n".join(body), space="normal" if wrap else "nowrap")
+
+
+def sweep_panels(results: Results, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> list[Panel]:
+    """What the figure of a study with sweeps draws: one panel per measure, setting and option.
+
+    Args:
+        results: The rows.
+        measures: Which; the first if not given.
+        where: Only these levels; the baseline is always drawn.
+    """
+    from hardsight.figures.sweeps import Panel, Point
+
+    study, panels = results.study, []
+    for name in results._known(measures) or list(study.measures)[:1]:
+        measure, settings = study.measures[name], {}
+        factor, shown = 100 if measure.percent else 1, {line.levels for line in results.lines(name, where)}
+        for line in results.lines(name):
+            levels = dict(zip(results.columns, line.levels, strict=True))
+            level = levels.pop(study.compare, study.baseline)
+            if line.levels in shown or level == study.baseline:
+                numbers = (factor * line.mean, factor * line.sd, line.n, factor * line.paper)
+                settings.setdefault(" ".join(filter(None, levels.values())), {})[level] = numbers
+        for setting, levels in settings.items():
+            base = None if study.baseline not in levels else Point("", *levels[study.baseline])
+            for sweep in study.sweeps:
+                points = [Point(x, *levels[level]) for level, x in sweep.places.items() if level in levels]
+                y = f"{measure.title}{', %' if measure.percent else ''}"
+                panels.append(Panel(setting, sweep.title, y, points, study.baseline, base, sweep.log))
+    return panels
 
 
 def _finished(study: Study, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -315,6 +354,14 @@ def published(name: str) -> list[dict[str, str]]:
     """The numbers of the paper that a study is about."""
     file = resources.files("hardsight.studies") / "published" / f"{name}.csv"
     return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.is_file() else []
+
+
+def published_row(name: str, measure: str, levels: Mapping[str, str]) -> dict[str, str]:
+    """What the paper prints for a measure at these levels; empty if nothing."""
+    for row in published(name):
+        if row["measure"] == measure and all(row.get(factor, level) == level for factor, level in levels.items()):
+            return row
+    return {}
 
 
 def derived(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ def _family(levels: dict[str, str]) -> str:
 @STUDIES.register(
     "adaptation",
     question="Does angular confidence select better pseudo-labels?",
-    paper="AVH, Table 3 (VisDA-17)",
+    paper="AVH, Tables 3 and 4 (VisDA-17)",
     factors={
         "pair": tuple(name for name in PAIRS if name != "digits-noisy"),
         "method": ("cbst", "crst", "cbst+avh", "cbst+avh-slides", "cbst+margin", "cbst+angular_margin"),
@@ -90,6 +90,8 @@ def _family(levels: dict[str, str]) -> str:
         "target_accuracy": Measure("Accuracy on the images adapted to", True, "higher"),
         "tp_rate": Measure("Correct pseudo-labels", True, "higher"),
         "hard_tp_rate": Measure("Correct pseudo-labels, harder half of those selected", True, "higher"),
+        "avc": Measure("Mean angular confidence of those selected"),
+        "avh": Measure("Mean AVH of those selected"),
         "confidence": Measure("Mean confidence of those selected"),
         "norm": Measure("Mean norm of those selected"),
     },

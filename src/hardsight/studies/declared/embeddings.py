@@ -22,6 +22,7 @@ from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 from hardsight.training import train
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -104,25 +105,32 @@ def plot_embeddings(data: str, seed: int = 0) -> Figure:
     study = embeddings(data, seed=seed)
     figure, axes = new_figure(1, 2)
     by_class, by_avh = axes[0]
-    classes = len(study.weight)
-    colors = COLORS if classes <= len(COLORS) else need("matplotlib").colormaps["tab10"].colors
-    x, y = study.features.T
-    reach = 1.05 * float(np.quantile(np.linalg.norm(study.features, axis=1), 0.995))
-    for k in range(classes):
-        members = study.labels == k
-        by_class.scatter(x[members], y[members], s=3, color=colors[k % len(colors)], linewidths=0, rasterized=True)
-        direction = study.weight[k] / max(float(np.linalg.norm(study.weight[k])), 1e-12)
-        by_class.plot([0, reach * direction[0]], [0, reach * direction[1]], color="black", linewidth=0.8)
-        by_class.annotate(plain(study.classes[k]), 1.06 * reach * direction, fontsize=9, ha="center", va="center")
+    classes, (x, y) = len(study.weight), study.features.T
+    reach = draw_rays(by_class, study.features, study.labels, study.weight, study.classes)
     order = np.argsort(study.avh)  # the hardest on top
     hardness = classes * study.avh[order]
     points = by_avh.scatter(x[order], y[order], c=hardness, s=3, cmap="viridis", linewidths=0, rasterized=True)
     figure.colorbar(points, ax=by_avh, label="C · AVH (lighter is harder)")
-    for axis in (by_class, by_avh):
-        axis.set(xlim=(-1.15 * reach, 1.15 * reach), ylim=(-1.15 * reach, 1.15 * reach), aspect="equal")
+    by_avh.set(xlim=(-1.15 * reach, 1.15 * reach), ylim=(-1.15 * reach, 1.15 * reach), aspect="equal")
     left_title(by_class, f"features by class, n = {len(x):,}, accuracy {percent(study.accuracy)}", 9)
     left_title(by_avh, "the same points by hardness", 9)
     return figure
+
+
+def draw_rays(
+    axis: Axes, features: np.ndarray, labels: np.ndarray, weight: np.ndarray, names: Sequence[str], alpha: float = 1.0
+) -> float:
+    """2-D features by class and the directions of the class weights; returns how far the axes reach."""
+    colors = COLORS if len(weight) <= len(COLORS) else need("matplotlib").colormaps["tab10"].colors
+    reach = 1.05 * float(np.quantile(np.linalg.norm(features, axis=1), 0.995))
+    for k, vector in enumerate(weight):
+        x, y = features[labels == k].T
+        axis.scatter(x, y, s=3, color=colors[k % len(colors)], linewidths=0, alpha=alpha, rasterized=True)
+        direction = vector / max(float(np.linalg.norm(vector)), 1e-12)
+        axis.plot([0, reach * direction[0]], [0, reach * direction[1]], color="black", linewidth=0.8)
+        axis.annotate(plain(names[k]), 1.06 * reach * direction, fontsize=9, ha="center", va="center")
+    axis.set(xlim=(-1.15 * reach, 1.15 * reach), ylim=(-1.15 * reach, 1.15 * reach), aspect="equal")
+    return reach
 
 
 CLASSES = (0, 1, 2, 3, 6)  # those that the paper draws; the network learns all ten

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hardsight.data import Samples
 from hardsight.studies.declared.training import embed, pixels_and_labels, recipe_of, split_data, train_cell
-from hardsight.studies.study import STUDIES, Cell, Measure, Scale
+from hardsight.studies.study import STUDIES, Cell, Measure, Scale, Sweep
 
 _MEASURES = {
     "accuracy": Measure("Test accuracy", True, "higher"),
@@ -49,6 +49,8 @@ MNIST = {
 
 _ENDS = ("el:0", "el:0.25", "el:0.5", "el:0.75", "el:0.9", "el:exact")
 _TAMED = ("el:exact,match", "el:normal")  # by gradients as long as cross-entropy's; by the paper's clamp
+LOG_ENDS = Sweep("log end", {f"el:{end:g}": end for end in (0, 0.25, 0.5, 0.75, 0.9)} | {"el:normal": 1})
+_CLAMPS = Sweep("log end 1", {"el:normal": "clamped", "el:exact": "exact", "el:exact,match": "matched"})
 
 
 def _scales(paper: dict[str, Any], seconds: float, smoke: tuple[str, ...]) -> dict[str, Scale]:
@@ -88,6 +90,7 @@ _loss_study(
     paper="EL, Fig. 4, 5 and 6",
     factors={"loss": ("ce", *_ENDS, *_TAMED)},
     scales=_scales(CIFAR, 50, ("ce", "el:0.75")),
+    sweeps=(LOG_ENDS, _CLAMPS),
 )(_trained)
 _loss_study(
     "el-rates",

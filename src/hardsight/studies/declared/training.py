@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import ArraySamples, Samples, all_labels, as_pixels, load_digits, open_data
+from hardsight.data import ArraySamples, Columns, Samples, all_labels, as_pixels, load_digits, open_data
 from hardsight.errors import InputError
 from hardsight.heads import capture
 from hardsight.presets import PRESETS
@@ -27,9 +27,16 @@ def split_digits(every: int = 5) -> tuple[ArraySamples, ArraySamples]:
 
 
 def split_data(cell: Cell) -> tuple[Samples, Samples]:
-    """Training and test samples of the data set that the settings name."""
-    name = cell.file(cell.settings["data"])
-    return split_digits() if name == "digits" else (open_data(f"{name}:train"), open_data(f"{name}:test"))
+    """Training and test samples of the data set that the settings name, with its labels or those of `label`.
+
+    A folder of images has them in ``train`` and ``val``.
+    """
+    name, columns = cell.file(cell.settings["data"]), Columns(label=cell.settings.get("label"))
+    if name == "digits":
+        return split_digits()
+    folder = Path(name, "train").is_dir()
+    training, test = ("/train", "/val") if folder else (":train", ":test")
+    return open_data(name + training, columns=columns), open_data(name + test, columns=columns)
 
 
 def recipe_of(cell: Cell, preset: str = "", **changes: Any) -> Recipe:

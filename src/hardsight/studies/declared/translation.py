@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hardsight.studies.declared.losses import LOG_ENDS
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 from hardsight.translation import Pair, read_pairs, train_translation
 
@@ -47,8 +48,8 @@ def _trained(cell: Cell) -> dict[str, Any]:
 STUDIES.register(
     "multi30k",
     question="Does a bonus for well-classified tokens help translation? (Multi30k in place of IWSLT)",
-    paper="EL, Table 1 (there IWSLT)",
-    factors={"pair": ("de-en", "fr-en"), "loss": ("ce", "el:0.5", "el:0.75")},
+    paper="EL, Table 1 and Fig. 4 (there IWSLT)",
+    factors={"pair": ("de-en", "fr-en"), "loss": ("ce", "el:0", "el:0.25", "el:0.5", "el:0.75", "el:normal")},
     measures={
         "bleu": Measure("BLEU on the test sentences", better="higher"),
         "validation": Measure("BLEU on the validation sentences", better="higher"),
@@ -67,4 +68,5 @@ STUDIES.register(
     },
     compare="loss",
     baseline="ce",
+    sweeps=(LOG_ENDS,),
 )(_trained)  # fmt: skip
