@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight import storedrows
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError, StateError
 from hardsight.records import Records, has_records
 from hardsight.registry import did_you_mean
-from hardsight.runs import is_number, read_run
+from hardsight.runs import is_number, open_parts, read_kinds, read_run
+from hardsight.stores import as_path
 
 
 def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
@@ -33,7 +35,13 @@ def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | No
 
 def read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any, ...]:
     """What a `SampleTable` takes: rows, meta, bad samples and how to read the vectors."""
-    tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
+    parts, meta = open_parts(path, partial=partial)
+    if sum(part.samples for part in parts) > storedrows.EAGER_ROWS:
+        stored = storedrows.open_stored(as_path(path), parts, meta, model)
+        if stored is not None:
+            rows, bad, vectors = stored
+            return rows, meta, bad, vectors
+    tables = read_kinds(as_path(path), parts, meta, ("samples", "scores"))
     if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
         records = Records(path)
         if not (epochs := records.index.epochs):
