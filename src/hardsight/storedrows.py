@@ -247,6 +247,8 @@ def _compare(part: Part, kept: bool) -> _Unit | None:
         for kind, file in files.items()
     ]
     for samples, scores, *others in zip_longest(*streams):
+        if samples is None:
+            return None
         good = min(max(rows - start, 0), len(samples))
         start += len(samples)
         if scores is not None:

@@ -160,7 +160,13 @@ class SampleTable:
         return cls(as_arrow(columns, "columns"), meta)
 
     @property
-    def vectors(self) -> Rows | None:
+    def vectors(self) -> pa.Table | None:
+        vectors = self.stored_vectors
+        return vectors.to_table() if isinstance(vectors, StoredRows) else vectors
+
+    @property
+    def stored_vectors(self) -> Rows | None:
+        """The vectors as they are: those of a large run on disk stay there."""
         if callable(self._vectors):
             self._vectors = self._vectors()
         return self._vectors
@@ -406,7 +412,6 @@ class SampleTable:
         path = as_path(path)
         overwrite = check_new_run(path, overwrite)
         vectors = self.vectors  # which may lie in this very folder
-        vectors = vectors.to_table() if isinstance(vectors, StoredRows) else vectors
         with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite) as writer:
             writer.write(split_rows(self.to_arrow(), self.bad, self.meta.model.name or "table", vectors))
             counts = replace(self.meta.counts or Counts(), rows=len(self), bad=len(self.bad))
