@@ -29,7 +29,7 @@ from hardsight.untrusted import check_table
 
 EAGER_ROWS = 1_000_000  # smaller runs are read as a whole
 _PIECE = 1 << 16  # rows at a time
-_CACHE = 1 << 28  # bytes of columns that stay in memory because they may be asked for again
+_CACHE = 1 << 27  # bytes of columns that stay in memory because they may be asked for again
 _FEW = 1 << 17  # rows that are taken into memory; of more, only their places are kept
 
 
@@ -132,7 +132,7 @@ class StoredRows:
         return values if self._places is None else values.take(pa.array(self._places))
 
     def take(self, places: pa.Array) -> pa.Table | Self:
-        index = np.asarray(places)
+        index = np.asarray(places, dtype=np.int64)
         stored = index if self._places is None else self._places[index]
         added = {name: values.take(pa.array(index)) for name, values in self._added.items()}
         if len(index) > _FEW:
@@ -162,9 +162,12 @@ class StoredRows:
             yield from self[name].chunks
             return
         for part in self._columns.files:
-            file = part[self._columns.kinds[name]]
+            file, type_ = part[self._columns.kinds[name]], self._columns.types[name]
+            if name not in _schema(file).names:
+                yield pa.nulls(file.rows, type_)
+                continue
             for piece in _pieces(file, [name]):
-                yield _checked(piece, file)[name].cast(self._columns.types[name]).combine_chunks()
+                yield piece[name].cast(type_).combine_chunks()
 
 
 def open_stored(
@@ -257,8 +260,8 @@ def _compare(part: Part, kept: bool) -> _Unit | None:
             models |= {*pc.unique(scores["model"]).to_pylist()}
         if any(other is not None and not other["id"].equals(scores["id"]) for other in others):
             return None
-        valid = samples["error"].is_valid()
-        if pc.any(valid.slice(0, good)).as_py() or not pc.all(valid.slice(good)).as_py():
+        failed = samples["error"].is_valid().to_numpy()
+        if failed[:good].any() or not failed[good:].all():
             return None
         labeled |= samples["label"].slice(0, good).null_count < good
         errors.append(samples.slice(good).select(["id", "error"]))
