@@ -61,6 +61,7 @@ def _join(backend: str) -> None:
         store = dist.PrefixStore(f"restart {restarts}", dist.TCPStore(address, port, int(world), is_master=False))
         options = {"store": store, "rank": int(environment["RANK"]), "world_size": int(world)}
     dist.init_process_group(backend, **options)
+    dist.barrier()  # a process that refuses its arguments at once would leave the others with a broken connection
 
 
 def gather(value: Any) -> list[Any]:

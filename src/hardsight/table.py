@@ -23,6 +23,7 @@ from hardsight.printing import html_table, percent, text_table
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import Counts, Meta, RunWriter, is_run, read_run
 from hardsight.scores import SCORES, norm_within_class
+from hardsight.storedrows import StoredRows
 from hardsight.stores import as_path
 from hardsight.tablefiles import no_rows, read_table, split_rows
 
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+
+Rows = pa.Table | StoredRows  # in memory, or on disk
+
 _SHOWN = 10  # rows in a notebook
+_LARGE = 1 << 30  # bytes of a data frame that deserve a word before
 _WIDE = 88  # characters of a line in a terminal
 _SAVED = "saved_table"  # what the plan of a table that was saved as a whole holds
 
@@ -118,10 +123,10 @@ class SampleTable:
 
     def __init__(
         self,
-        rows: pa.Table | Callable[[], pa.Table],  # what is on a device is fetched when asked for
+        rows: Rows | Callable[[], Rows],  # what is on a device is fetched when asked for
         meta: Meta | Mapping[str, Any] | None = None,
         bad: pa.Table | None = None,
-        vectors: pa.Table | Callable[[], pa.Table | None] | None = None,
+        vectors: Rows | Callable[[], Rows | None] | None = None,
     ) -> None:
         self._source = rows
         self.meta = replace(meta) if isinstance(meta, Meta) else Meta.from_json(meta or {})
@@ -131,9 +136,11 @@ class SampleTable:
             _ = self._rows
 
     @cached_property
-    def _rows(self) -> pa.Table:
+    def _rows(self) -> Rows:
         rows = self._source() if callable(self._source) else self._source
         self._source = None
+        if isinstance(rows, StoredRows):  # whose ids were checked when it was opened
+            return rows
         if "id" not in rows.column_names:
             raise InputError(f"a SampleTable needs a column id, got {', '.join(rows.column_names)}.")
         if missing := rows["id"].null_count:
@@ -145,7 +152,7 @@ class SampleTable:
         return rows.combine_chunks()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_rows": self._rows, "meta": self.meta, "bad": self.bad, "_vectors": self.vectors}
+        return {"_rows": self.to_arrow(), "meta": self.meta, "bad": self.bad, "_vectors": self.vectors}
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any], meta: Meta | Mapping[str, Any] | None = None) -> SampleTable:
@@ -154,6 +161,12 @@ class SampleTable:
 
     @property
     def vectors(self) -> pa.Table | None:
+        vectors = self.stored_vectors
+        return vectors.to_table() if isinstance(vectors, StoredRows) else vectors
+
+    @property
+    def stored_vectors(self) -> Rows | None:
+        """The vectors as they are: those of a large run on disk stay there."""
         if callable(self._vectors):
             self._vectors = self._vectors()
         return self._vectors
@@ -172,7 +185,7 @@ class SampleTable:
     def __getitem__(self, key: Any) -> Any:
         """A column by name, as a NumPy array; or some rows, by a slice, a mask or places, as a table."""
         if isinstance(key, str):
-            return self._rows[self._checked(key)].to_numpy()
+            return self.column(key).to_numpy()
         if isinstance(key, slice):
             return self._take(np.arange(len(self))[key])
         places = np.asarray(key)
@@ -183,6 +196,10 @@ class SampleTable:
         if places.dtype.kind in "iu" and places.size and not -len(self) <= places.min() <= places.max() < len(self):
             raise InputError(f"places must be rows of the table, which has {len(self):,}.")
         return self._take(np.arange(len(self))[places if places.size else slice(0)])
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column by name, as Arrow has it; nothing else of a large run is read for it."""
+        return self._rows[self._checked(name)]
 
     def __contains__(self, column: str) -> bool:
         return column in self._rows.column_names
@@ -273,7 +290,7 @@ class SampleTable:
     def sort(self, by: str, *, descending: bool = False) -> SampleTable:
         """The rows ordered by a column, missing values last; ties keep their order. `hardest` knows directions."""
         keys = [(self._checked(by), "descending" if descending else "ascending")]
-        return self._take(pc.sort_indices(self._rows, sort_keys=keys).to_numpy())
+        return self._take(pc.sort_indices(pa.table({by: self.column(by)}), sort_keys=keys).to_numpy())
 
     def rank(self, by: str = "avh", *, largest: bool | None = None) -> np.ndarray:
         """Rank of each row: 1 is the hardest; ties share the mean of their ranks; NaN stays NaN."""
@@ -338,16 +355,20 @@ class SampleTable:
             raise InputError(f"values must be one per row: expected {len(self):,}, got {len(column):,}.")
         return self.with_rows(self._rows.append_column(name, column))
 
-    def with_rows(self, rows: pa.Table) -> SampleTable:
+    def with_rows(self, rows: Rows) -> SampleTable:
         """The table with these rows instead of its own; what is known of how it was made stays."""
         return SampleTable(rows, self.meta, self.bad, self._vectors)
 
     def aligned(self, ids: Any) -> pa.Table:
         """The rows of these ids, in their order; null where an id is not in the table."""
-        rows = self.to_arrow()
-        return rows.take(
-            pc.index_in(pa.array(ids, pa.string()), value_set=rows["id"].cast(pa.string()).combine_chunks())
-        )
+        rows, ids = self._rows, pa.array(ids, pa.string())
+        places = pc.index_in(ids, value_set=rows["id"].cast(pa.string()).combine_chunks())
+        if isinstance(rows, StoredRows):  # which takes no nulls: its rows are put where their ids are
+            here = rows.take(places.drop_null())
+            rows = here.to_table() if isinstance(here, StoredRows) else here
+            at = np.cumsum(places.is_valid().to_numpy(zero_copy_only=False)) - 1
+            places = pa.array(at, mask=places.is_null().to_numpy(zero_copy_only=False))
+        return rows.take(places)
 
     def with_norm_within_class(self) -> SampleTable:
         """Adds ``norm_within_class``: norms min–max scaled within each label, as the AVH paper does."""
@@ -359,16 +380,32 @@ class SampleTable:
     # Elsewhere.
 
     def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table, without a copy."""
-        return self._rows
+        """The rows as an Arrow table: without a copy, but of a large run on disk all of them are read."""
+        return self._rows.to_table() if isinstance(self._rows, StoredRows) else self._rows
 
-    def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas data frame."""
-        return self._rows.to_pandas()
+    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The rows as a pandas data frame; of a large run on disk it says how large that will be.
 
-    def to_polars(self) -> pl.DataFrame:
-        """The rows as a polars data frame."""
-        return need("polars").from_arrow(self._rows)
+        Args:
+            columns: Which columns; all of them if not given.
+        """
+        return self._for_frame(columns).to_pandas()
+
+    def to_polars(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """The rows as a polars data frame; `columns` as in `to_pandas`."""
+        return need("polars").from_arrow(self._for_frame(columns))
+
+    def _for_frame(self, columns: Sequence[str] | None) -> pa.Table:
+        if columns is not None:
+            return pa.table({name: self.column(name) for name in columns})
+        if isinstance(self._rows, StoredRows) and (size := self._rows.nbytes) > _LARGE:
+            warnings.warn(
+                f"all {len(self.columns)} columns of {len(self):,} rows take about {size / 1e9:.1f} GB of memory; name "
+                'those you need: columns=["id", "avh"].',
+                UserWarning,
+                stacklevel=3,
+            )
+        return self.to_arrow()
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
@@ -376,7 +413,7 @@ class SampleTable:
         overwrite = check_new_run(path, overwrite)
         vectors = self.vectors  # which may lie in this very folder
         with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite) as writer:
-            writer.write(split_rows(self._rows, self.bad, self.meta.model.name or "table", vectors))
+            writer.write(split_rows(self.to_arrow(), self.bad, self.meta.model.name or "table", vectors))
             counts = replace(self.meta.counts or Counts(), rows=len(self), bad=len(self.bad))
             writer.finish(replace(self.meta, counts=counts))
         return path

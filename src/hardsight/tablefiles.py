@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight import storedrows
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError, StateError
 from hardsight.records import Records, has_records
 from hardsight.registry import did_you_mean
-from hardsight.runs import is_number, read_run
+from hardsight.runs import is_number, open_parts, read_kinds, read_run
+from hardsight.stores import as_path
 
 
 def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
@@ -33,7 +35,13 @@ def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | No
 
 def read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any, ...]:
     """What a `SampleTable` takes: rows, meta, bad samples and how to read the vectors."""
-    tables, meta = read_run(path, partial=partial, kinds=("samples", "scores"))
+    parts, meta = open_parts(path, partial=partial)
+    if sum(part.samples for part in parts) > storedrows.EAGER_ROWS:
+        stored = storedrows.open_stored(as_path(path), parts, meta, model)
+        if stored is not None:
+            rows, bad, vectors = stored
+            return rows, meta, bad, vectors
+    tables = read_kinds(as_path(path), parts, meta, ("samples", "scores"))
     if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
         records = Records(path)
         if not (epochs := records.index.epochs):
@@ -77,8 +85,9 @@ def no_rows(*columns: str) -> pa.Table:
 def class_count(table: Any) -> int:
     """C of the model, or as many as labels, predictions and names tell."""
     known = table.meta.model.classes or len(table.meta.class_names)
-    seen = [int(class_numbers(table.to_arrow(), name).max(initial=-1)) + 1 for name in ("label", "pred")]
-    return max(int(known), *seen, 1)
+    columns = [pa.table({name: table.column(name)}) for name in ("label", "pred") if name in table]
+    largest = [int(class_numbers(rows, rows.column_names[0]).max(initial=-1)) for rows in columns]
+    return max(int(known), *(number + 1 for number in largest), 1)
 
 
 def class_numbers(rows: pa.Table, name: str) -> np.ndarray:

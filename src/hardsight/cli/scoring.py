@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from hardsight.checkpoints import read_head
 from hardsight.cli.options import command, take
-from hardsight.data import FEATURE_FILES, Columns, FeatureSet, Samples, holds_images, open_data, read_features
+from hardsight.data import (
+    FEATURE_FILES,
+    Columns,
+    FeatureRows,
+    FeatureSet,
+    Samples,
+    holds_images,
+    open_data,
+    read_features,
+)
 from hardsight.devices import find_device
 from hardsight.distributed import wait_for_all
 from hardsight.errors import InputError, MissingPathError
@@ -20,6 +32,7 @@ from hardsight.printing import class_name, percent, score_title, text_table
 from hardsight.registry import whole_number
 from hardsight.scores import SCORES
 from hardsight.scoring import score as scoring
+from hardsight.scoring.features import score_feature_rows
 from hardsight.scoring.options import ScoreOptions, Shard
 from hardsight.scoring.probabilities import score_probabilities
 from hardsight.stores import as_path
@@ -116,21 +129,24 @@ def score(
     if not images and ((data or model).endswith(FEATURE_FILES) or (data is None and model.endswith(".npz"))):
         if also:
             raise InputError("--also needs a model and images; features have one head.")
-        if processes > 1:
-            raise InputError("features are scored in one process; start it without torchrun or --shard.")
-        check_new_run(out, options.overwrite)
-        features = read_features(data or model, _columns(reading))
-        table = _score_file(features, model if data else None, checkpoint, options, out_of_sample)
-        place = {"table": str(as_path(data or model).absolute()), "columns": asdict(_columns(reading))}
-        table.meta.source, table.meta.data.origin = place, features.origin  # pyrefly: ignore[bad-assignment]
-        table.save(out, overwrite=options.overwrite)
+        file, columns = as_path(data or model), _columns(reading)
+        place = {"table": str(file.absolute()), "columns": asdict(columns)}
+        rows = FeatureRows(file, columns) if file.suffix == ".parquet" and options.folds is None else None
+        if rows is not None and not rows.probabilities:
+            options = replace(options, shard=Shard(rank, processes, _meeting(options, processes)))
+            table = _score_rows(rows, model if data else None, checkpoint, options, out_of_sample, place)
+        else:
+            if processes > 1 or options.engine != "local":
+                raise InputError("only features in Parquet, scored by a head, can be divided; start one process.")
+            check_new_run(out, options.overwrite)
+            features = read_features(file, columns)
+            table = _score_file(features, model if data else None, checkpoint, options, out_of_sample)
+            table.meta.source, table.meta.data.origin = place, features.origin  # pyrefly: ignore[bad-assignment]
+            table.save(out, overwrite=options.overwrite)
     elif data is None:
         raise InputError(f"DATA is missing: hardsight score MODEL DATA, got only {model!r}.")
     else:
-        if options.overwrite and processes > 1 and "MASTER_ADDR" not in os.environ:
-            raise InputError("--overwrite with several processes needs torchrun, by which they can wait for the first.")
-        waits = wait_for_all if options.overwrite and processes > 1 else None
-        options = replace(options, shard=Shard(rank, processes, waits))
+        options = replace(options, shard=Shard(rank, processes, _meeting(options, processes)))
         samples = open_named(data, **reading)
         models = _open_models([model, *also], checkpoint, options.folds)
         print(f"data: {printable(samples.origin)}")
@@ -154,6 +170,15 @@ def _share(shard: str | None) -> tuple[int, int]:
     if not rank.isdecimal() or not world.isdecimal() or not int(rank) < int(world):
         raise InputError(f"--shard must be I/N, a share from 0 to N − 1 of N, got {shard!r}.")
     return int(rank), int(world)
+
+
+def _meeting(options: ScoreOptions, processes: int) -> Callable[[], object] | None:
+    """How the processes of a job wait for one another before a run is overwritten."""
+    if not options.overwrite or processes == 1:
+        return None
+    if "MASTER_ADDR" not in os.environ:
+        raise InputError("--overwrite with several processes needs torchrun, by which they can wait for the first.")
+    return wait_for_all
 
 
 def _open_models(names: list[str], checkpoint: Path | None, folds: int | None) -> list[Any]:
@@ -180,53 +205,87 @@ def _score_file(
 
     `out_of_sample` is what the user says of the probabilities.
     """
-    head, labels, ids, names = options.head, data.labels, data.ids, data.classes
-    if data.numbered and options.folds is None:
-        raise InputError(
-            f"labels of {data.origin} are names, and nothing says which class of the model each is; give class "
-            "numbers, or an .npz with the names in the order of the model as classes."
-        )
+    labels, ids, names = data.labels, data.ids, data.classes
     if data.probabilities:
-        if model or head or options.folds:
+        if model or options.head or options.folds:
             raise InputError(f"{data.origin} holds probabilities, which need no model, --head or --folds.")
         if out_of_sample is None:
             print("note: if networks that did not train on these samples predicted them, say --out-of-sample.")
         return score_probabilities(
             data.features, labels, ids, class_names=names, out_of_sample=out_of_sample, name="probabilities"
         )
-    if out_of_sample is not None:
-        raise InputError("--out-of-sample is for files of probabilities; features are kept out by --folds.")
-    unlabeled = f"{data.origin} has no label column (it has {data.columns}); name one with --label-column"
-    if options.folds is not None:
-        if model or head:
-            raise InputError("--folds fits a head to the features: leave out the model and --head.")
-        if labels is None:
-            raise InputError(f"--folds needs labels: {unlabeled}.")
-        folds = {name: getattr(options, name) for name in ("folds", "seeds", "seed", "use_bias", "strict")}
-        features = data.features.to(find_device(options.device))
-        return scoring.score_features(features, None, labels, None, ids, class_names=names, name="embeddings", **folds)
+    if options.folds is None:
+        weight, bias, name = _head_for(data, model, checkpoint, options, out_of_sample)
+        return scoring.score_features(
+            data.features, weight, labels, bias, ids, class_names=names, strict=options.strict, name=name
+        )
+    _no_out_of_sample(out_of_sample)
+    if model or options.head:
+        raise InputError("--folds fits a head to the features: leave out the model and --head.")
+    if labels is None:
+        raise InputError(f"--folds needs labels: {_unlabeled(data)}.")
+    folds = {name: getattr(options, name) for name in ("folds", "seeds", "seed", "use_bias", "strict")}
+    features = data.features.to(find_device(options.device))
+    return scoring.score_features(features, None, labels, None, ids, class_names=names, name="embeddings", **folds)
+
+
+def _score_rows(
+    data: FeatureRows,
+    model: str | None,
+    checkpoint: Path | None,
+    options: ScoreOptions,
+    out_of_sample: bool | None,
+    source: dict[str, Any],
+) -> SampleTable:
+    """Features in Parquet by a head, unit by unit."""
+    weight, bias, name = _head_for(data, model, checkpoint, options, out_of_sample)
+    return score_feature_rows(data, weight, bias, options, name=name, class_names=data.classes, source=source)
+
+
+def _head_for(
+    data: FeatureSet | FeatureRows,
+    model: str | None,
+    checkpoint: Path | None,
+    options: ScoreOptions,
+    out_of_sample: bool | None,
+) -> tuple[Tensor, Tensor | None, str]:
+    """Weight, bias and name of the head that is in `--head`, the model or the file."""
+    head, stored = options.head, getattr(data, "head", {})
+    if (isinstance(data, FeatureRows) and data.classes) or (isinstance(data, FeatureSet) and data.numbered):
+        raise InputError(
+            f"labels of {data.origin} are names, and nothing says which class of the model each is; give class "
+            "numbers, or an .npz with the names in the order of the model as classes."
+        )
+    _no_out_of_sample(out_of_sample)
     if head is not None and (model is None or Path(head).is_file()):
         if not Path(head).is_file():
             raise MissingPathError(f"--head: there is no file {head}.")
         weight, bias = read_head(head)
     elif model is not None:
         layer = find_head(load_model(model, checkpoint).module, head).module
-        weight, bias = layer.weight.flatten(1), layer.bias  # pyrefly: ignore
-    elif "weight" in data.head:
-        weight, bias = data.head["weight"], data.head.get("bias")
+        weight, bias = layer.weight.detach().flatten(1), layer.bias  # pyrefly: ignore
+    elif "weight" in stored:
+        weight, bias = stored["weight"], stored.get("bias")
     else:
         raise InputError(
             f"--head: {data.origin} holds features but no weight; fit a head per fold with --folds 5, or name a file "
             "with the weight."
         )
-    if names and len(names) != len(weight):
-        raise InputError(f"{data.origin} names {len(names)} classes but the head has {len(weight)}.")
-    if labels is None:
-        print(f"note: {unlabeled}. Without labels every score is taken at the predicted class.")
-    name, bias = Path(head).name if head else model or data.origin, bias if options.use_bias else None
-    return scoring.score_features(
-        data.features, weight, labels, bias, ids, class_names=names, strict=options.strict, name=name
-    )
+    if data.classes and len(data.classes) != len(weight):
+        raise InputError(f"{data.origin} names {len(data.classes)} classes but the head has {len(weight)}.")
+    if data.labels is None:
+        print(f"note: {_unlabeled(data)}. Without labels every score is taken at the predicted class.")
+    bias = bias.detach() if isinstance(bias, Tensor) and options.use_bias else None
+    return weight, bias, Path(head).name if head else model or data.origin
+
+
+def _no_out_of_sample(out_of_sample: bool | None) -> None:
+    if out_of_sample is not None:
+        raise InputError("--out-of-sample is for files of probabilities; features are kept out by --folds.")
+
+
+def _unlabeled(data: FeatureSet | FeatureRows) -> str:
+    return f"{data.origin} has no label column (it has {data.columns}); name one with --label-column"
 
 
 def _readable(table: SampleTable, rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors import safe_open
@@ -17,6 +18,7 @@ from torch import Tensor
 from hardsight.data.samples import LABEL_COLUMNS, Columns, class_indices, id_texts, pick_column, shortened
 from hardsight.errors import InputError, StoreError
 from hardsight.extras import printable
+from hardsight.runs.ids import repeated_ids
 from hardsight.stores import as_path, readable
 from hardsight.triple import MULTI_LABEL
 from hardsight.untrusted import Arrays, check_regular, check_table
@@ -24,6 +26,8 @@ from hardsight.untrusted import Arrays, check_regular, check_table
 FEATURE_FILES = (".parquet", ".safetensors")  # which hold nothing else; an .npz may also hold images
 FEATURE_COLUMNS = ("features", "feature", "embeddings", "embedding", "x")
 PROBABILITY_COLUMNS = ("pred_probs", "probs", "probabilities")
+_BATCH = 1 << 13  # rows of a stream at a time
+_NOTHING = pa.table({})
 
 
 @dataclass(frozen=True)
@@ -70,28 +74,9 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     """
     path, columns = as_path(path), columns or Columns()
     check_regular(path, "DATA")
-    table, place = _table(path), f"DATA: {path.name}"
-    kinds = {name: _kind(column) for name, column in table.items()}
-    matrices = [name for name, kind in kinds.items() if kind == "matrix"]
-    only = matrices if path.suffix == ".parquet" and len(matrices) == 1 else ()
-    name = pick_column(matrices, None, (*FEATURE_COLUMNS, *PROBABILITY_COLUMNS, *only))
-    if name is None:
-        images = " (images need a model: hardsight score MODEL DATA)" if path.suffix == ".npz" else ""
-        wanted = "must hold features or pred_probs, one row of numbers per sample"
-        raise InputError(f"{place} {wanted}, got {shortened(table)}{images}.")
-    if not (rows := len(table[name])):
-        raise InputError(f"{place} is empty: it has no rows.")
-    id_, label = _roles(table, columns, place)
-    integers = [key for key, kind in kinds.items() if kind == "integers" and len(table[key]) == rows and key != id_]
-    if label is None:
-        missing = f"{place} has no label column of a usual name ({', '.join(LABEL_COLUMNS)})"
-        if integers:  # they may well be the labels
-            raise InputError(
-                f"{missing}, but integers in {shortened(integers)}; name the labels with --label-column, or leave "
-                "those columns out of the file."
-            )
-        if name in PROBABILITY_COLUMNS:
-            raise InputError(f"{missing}: it has {shortened(table)}; name the labels with --label-column.")
+    table = _table(path)
+    layout = _layout(path, table, columns)
+    name, id_, label, rows = layout.features, layout.id, layout.label, len(table[layout.features])
     labels, features, classes = None, table[name], _class_names(table, path)
     ids = positional_ids(path.stem, rows) if id_ is None else _ids(table[id_], f"{id_} of {path.name}")
     listed = classes is not None
@@ -102,6 +87,142 @@ def read_features(path: str | Path, columns: Columns | None = None) -> FeatureSe
     head = {key: table[key] for key in ("weight", "bias") if isinstance(table.get(key), Tensor)}
     numbered, probabilities = classes is not None and not listed, name in PROBABILITY_COLUMNS
     return FeatureSet(features, labels, ids, path.name, head, classes, numbered, probabilities, shortened(table))
+
+
+class FeatureRows:
+    """A Parquet file of features that is read some rows at a time, by the rules of `read_features`.
+
+    Only the labels are in memory as a whole.
+
+    Attributes:
+        labels: ``(N,)`` class indices, or None.
+        classes: Names of the labels, where they are names.
+        width: Numbers per feature.
+    """
+
+    def __init__(self, path: str | Path, columns: Columns | None = None) -> None:
+        self.path = as_path(path)
+        check_regular(self.path, "DATA")
+        self.origin, columns = self.path.name, columns or Columns()
+        with _damage(self.path), pq.ParquetFile(readable(self.path)) as file:
+            self._ends = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
+            empty = check_table(file.schema_arrow.empty_table())
+            table = dict(zip(empty.column_names, empty.columns, strict=True))
+        self.layout, self.columns = _layout(self.path, table, columns, len(self)), shortened(table)
+        self.probabilities = self.layout.features in PROBABILITY_COLUMNS
+        self.labels = self.classes = None
+        if (label := self.layout.label) is not None:
+            column = _table(self.path, [label])[label]
+            self.labels, self.classes = as_labels(column, None, f"{label} of {self.origin}")
+        self._check_ids()
+        self._rows, self._at, self._more = _NOTHING, -1, iter(())
+        self.width = self.read(range(1))[1].shape[1]
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_rows": _NOTHING, "_at": -1, "_more": iter(())}
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are read."""
+        return [self.layout.features, *([] if self.layout.id is None else [self.layout.id])]
+
+    def ids(self, places: range) -> list[str]:
+        """The ids of some rows."""
+        if self.layout.id is None:
+            return [f"{self.path.stem}:{place}" for place in places]
+        return self.read(places)[0]
+
+    def read(self, places: range) -> tuple[list[str], Tensor]:
+        """Ids and features ``(n, D)`` of consecutive rows. Those that follow the last ones are the cheapest."""
+        group = np.searchsorted(self._ends, places.start, side="right") - 1
+        if places.start < self._at or self._ends[group] > self._at + len(self._rows):
+            self._rows, self._at, self._more = _NOTHING, int(self._ends[group]), self._batches(int(group))
+        while self._at + len(self._rows) <= places.start:
+            self._at += len(self._rows)
+            self._rows = next(self._more)
+        pieces = [self._rows.slice(places.start - self._at)]
+        while sum(map(len, pieces)) < len(places):
+            pieces.append(next(self._more))
+        joined = pa.concat_tables(pieces)
+        rows, self._rows, self._at = joined.slice(0, len(places)), joined.slice(len(places)), places.stop
+        name = self.layout.features
+        values = torch.from_numpy(_matrix(rows[name], f"DATA: the {name} column of {self.origin}"))
+        if self.layout.id is None:
+            return self.ids(places), values
+        return _ids(rows[self.layout.id], f"{self.layout.id} of {self.origin}"), values
+
+    def _batches(self, group: int, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        groups, names = [*range(group, len(self._ends) - 1)], self.names if names is None else names
+        with pq.ParquetFile(readable(self.path), buffer_size=1 << 20, pre_buffer=False) as file:
+            batches = file.iter_batches(_BATCH, row_groups=groups, columns=[*names], use_threads=False)
+            while True:
+                with _damage(self.path):  # which must not take what the consumer raises for damage
+                    batch = next(batches, None)
+                    rows = None if batch is None else check_table(pa.Table.from_batches([batch]))
+                if rows is None:
+                    return
+                yield rows
+
+    def _check_ids(self) -> None:
+        """Refuse ids that are missing or repeat."""
+        if (id_ := self.layout.id) is None:
+            return
+
+        def read() -> Iterator[pa.Array]:
+            start = 0
+            for batch in self._batches(0, [id_]):
+                column = batch[id_]
+                if pa.types.is_string(column.type) and not column.null_count:
+                    yield column.combine_chunks()
+                else:
+                    yield pa.array(_ids(column, f"{id_} of {self.origin}", start), pa.string())
+                start += len(column)
+
+        repeated, first = repeated_ids(read)
+        if repeated:
+            raise InputError(f"ids must be unique, but {printable(first)!r} repeats.")
+
+
+class _Layout(NamedTuple):
+    """Which columns hold what."""
+
+    features: str
+    id: str | None
+    label: str | None
+
+
+def _layout(path: Path, table: dict[str, Any], columns: Columns, rows: int | None = None) -> _Layout:
+    """Which of the columns, tensors or arrays of a file hold what; a file that cannot be scored is refused.
+
+    `rows` is the number of rows where the columns are not loaded.
+    """
+    place = f"DATA: {path.name}"
+    kinds = {name: _kind(column) for name, column in table.items()}
+    matrices = [name for name, kind in kinds.items() if kind == "matrix"]
+    only = matrices if path.suffix == ".parquet" and len(matrices) == 1 else ()
+    name = pick_column(matrices, None, (*FEATURE_COLUMNS, *PROBABILITY_COLUMNS, *only))
+    if name is None:
+        images = " (images need a model: hardsight score MODEL DATA)" if path.suffix == ".npz" else ""
+        wanted = "must hold features or pred_probs, one row of numbers per sample"
+        raise InputError(f"{place} {wanted}, got {shortened(table)}{images}.")
+    if not (len(table[name]) if rows is None else rows):
+        raise InputError(f"{place} is empty: it has no rows.")
+    id_, label = _roles(table, columns, place)
+    length = len(table[name])
+    integers = [key for key, kind in kinds.items() if kind == "integers" and len(table[key]) == length and key != id_]
+    if label is None:
+        missing = f"{place} has no label column of a usual name ({', '.join(LABEL_COLUMNS)})"
+        if integers:  # they may well be the labels
+            raise InputError(
+                f"{missing}, but integers in {shortened(integers)}; name the labels with --label-column, or leave "
+                "those columns out of the file."
+            )
+        if name in PROBABILITY_COLUMNS:
+            raise InputError(f"{missing}: it has {shortened(table)}; name the labels with --label-column.")
+    return _Layout(name, id_, label)
 
 
 def read_labels(path: Path, columns: Columns | None = None, most: int | None = None) -> StoredLabels:
@@ -148,8 +269,13 @@ def _class_names(table: dict[str, Any], path: Path) -> list[str] | None:
     return [str(text) for text in np.ravel(table["classes"])] if listed else None
 
 
-def _ids(column: Any, origin: str) -> list[str]:
-    return id_texts(np.asarray(column).tolist(), f"DATA: {origin}")
+def _ids(column: Any, origin: str, start: int = 0) -> list[str]:
+    return id_texts(np.asarray(column).tolist(), f"DATA: {origin}", start=start)
+
+
+def _are_numbers(column: Any) -> bool:
+    """Whether an Arrow column holds whole numbers and nothing else: then it needs no list of Python's numbers."""
+    return isinstance(column, pa.ChunkedArray) and pa.types.is_integer(column.type) and not column.null_count
 
 
 def _is_numeric(column: Any) -> bool:
@@ -161,6 +287,8 @@ def as_labels(column: Any, classes: list[str] | None, origin: str) -> tuple[Tens
     """Labels as class indices, and the names of the classes where the labels are names."""
     if _kind(column) == "matrix":
         raise InputError(f"DATA: labels of {origin} must be one class per sample: {MULTI_LABEL}.")
+    if _are_numbers(column):
+        return torch.from_numpy(class_indices(column.to_numpy(), origin).astype(np.int64)), classes
     values = np.asarray(column.tolist() if isinstance(column, Tensor) else column)  # NumPy has no bfloat16
     missing = sum(value is None or value != value for value in values.tolist()) if values.dtype.kind in "fO" else 0
     if missing:

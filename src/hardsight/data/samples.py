@@ -158,12 +158,15 @@ def all_labels(samples: Samples, argument: str, *, skip: bool = False) -> np.nda
     return labels.astype(np.int64)
 
 
-def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None) -> list[str]:
-    """Ids as text, `count` of them. A missing id is refused: all samples without one would be the same sample."""
+def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None, start: int = 0) -> list[str]:
+    """Ids as text, `count` of them. A missing id is refused: all samples without one would be the same sample.
+
+    `start` is the row of the first, for messages.
+    """
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or getattr(ids, "ndim", 1) != 1:
         raise InputTypeError(f"{name} must be a list with one id per sample, got {type(ids).__name__}.")
     values = [id_.item() if getattr(id_, "ndim", 1) == 0 else id_ for id_ in ids]
-    for row, value in enumerate(values):
+    for row, value in enumerate(values, start):
         if value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT"):
             raise InputError(f"{name}: every sample must have an id, and that of row {row:,} is missing.")
     if count is not None and len(values) != count:

@@ -29,6 +29,8 @@ from hardsight.runs.folder import (
     discard,
     is_alignment,
     is_run,
+    open_parts,
+    read_kinds,
     read_run,
 )
 from hardsight.runs.identity import Identity, content_hash, gaps_entry, identify, is_users, module_attributes

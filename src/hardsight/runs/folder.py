@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from hardsight.runs.identity import UNIDENTIFIED
 from hardsight.runs.lock import LOCK_FILES, folder_lock
 from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
 from hardsight.runs.tables import SCHEMAS, damage_errors, merged, read_part
-from hardsight.runs.units import PARTS, UNIT_FILES, Units, read_parts, write_unit
+from hardsight.runs.units import PARTS, UNIT_FILES, Part, Units, read_parts, write_unit
 from hardsight.stores import as_path, map_paths
 from hardsight.untrusted import read_json
 
@@ -277,15 +277,12 @@ def _discard_runs(folder: Path) -> None:
         folder.rmdir()
 
 
-def read_run(
-    path: str | Path, *, partial: bool = False, kinds: Collection[str] = tuple(SCHEMAS)
-) -> tuple[dict[str, pa.Table], Meta]:
-    """The tables of a run by kind, and its meta data.
+def open_parts(path: str | Path, *, partial: bool = False) -> tuple[list[Part], Meta]:
+    """The committed parts of a run, and its meta data.
 
     Args:
         path: The run folder.
-        partial: Also read a run that is not whole (its meta data are then the plan's, with ``unfinished``).
-        kinds: Which tables to read.
+        partial: Also open a run that is not whole (its meta data are then the plan's, with ``unfinished``).
     """
     path = as_path(path)
     if not is_run(path):
@@ -303,6 +300,19 @@ def read_run(
         )
     meta = read_meta(path / (META_FILE if whole else PLAN_FILE))
     meta.unfinished = not whole
+    return parts, meta
+
+
+def read_run(
+    path: str | Path, *, partial: bool = False, kinds: Collection[str] = tuple(SCHEMAS)
+) -> tuple[dict[str, pa.Table], Meta]:
+    """The tables of a run by kind, and its meta data; `kinds` says which tables. Other options as in `open_parts`."""
+    parts, meta = open_parts(path, partial=partial)
+    return read_kinds(as_path(path), parts, meta, kinds), meta
+
+
+def read_kinds(path: Path, parts: Sequence[Part], meta: Meta, kinds: Collection[str]) -> dict[str, pa.Table]:
+    """The tables of some kinds that the parts of a run hold."""
     tables = {}
     for kind in kinds:
         files = [part.files[kind] for part in parts if kind in part.files]
@@ -310,7 +320,13 @@ def read_run(
         if pieces:
             with damage_errors(path):
                 tables[kind] = merged(pa.concat_tables(pieces, promote_options="default"), kind)
+    if "samples" in kinds:
+        check_expected(path, meta, len(tables.get("samples", ())))
+    return tables
+
+
+def check_expected(path: Path, meta: Meta, samples: int) -> None:
+    """Refuse a finished run that has fewer samples than were written."""
     expected = meta.counts.rows + meta.counts.bad if meta.counts else 0
-    if whole and "samples" in kinds and len(tables.get("samples", ())) < expected:
+    if not meta.unfinished and samples < expected:
         raise StateError(f"RUN: {path} is damaged: parts are missing ({expected:,} samples were written).")
-    return tables, meta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,9 +47,9 @@ def as_written(kind: str, table: pa.Table) -> pa.Table:
     return _cast(table, kind).replace_schema_metadata({"hardsight_kind": kind, "hardsight_version": version})
 
 
-def _cast(table: pa.Table, kind: str) -> pa.Table:
+def _cast(table: pa.Table, kind: str, names: Collection[str] | None = None) -> pa.Table:
     for name, type_ in SCHEMAS[kind].columns.items():
-        if table[name].type != type_:
+        if (names is None or name in names) and table[name].type != type_:
             table = table.set_column(table.column_names.index(name), name, table[name].cast(type_))
     return table
 
@@ -61,18 +61,26 @@ def read_part(file: Path, kind: str) -> pa.Table:
         with pq.ParquetFile(readable(file)) as parquet:
             groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
             table = check_table(pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table())
-        version, newest = int((table.schema.metadata or {}).get(b"hardsight_version", b"0")), SCHEMAS[kind].version
-        if version > newest:
-            raise StateError(
-                f"RUN: {file.name} was written by a newer hardsight ({kind} version {version}, this one reads "
-                f"{newest}); upgrade hardsight."
-            )
+        check_version(table.schema, kind, file.name)
         return checked_rows(table, kind)
 
 
-def checked_rows(table: pa.Table, kind: str) -> pa.Table:
-    """Rows that were read from a file, with the columns, types and class numbers that their kind has; else an error."""
-    schema, table = SCHEMAS[kind], check_values(_cast(table, kind), SCHEMAS[kind].key)
+def check_version(schema: pa.Schema, kind: str, name: str) -> None:
+    """Refuse a file that a newer hardsight wrote."""
+    version, newest = int((schema.metadata or {}).get(b"hardsight_version", b"0")), SCHEMAS[kind].version
+    if version > newest:
+        raise StateError(
+            f"RUN: {name} was written by a newer hardsight ({kind} version {version}, this one reads {newest}); "
+            "upgrade hardsight."
+        )
+
+
+def checked_rows(table: pa.Table, kind: str, names: Collection[str] | None = None) -> pa.Table:
+    """Rows that were read from a file, with the columns, types and class numbers that their kind has; else an error.
+    `names` says which columns were read, if not all.
+    """
+    schema = SCHEMAS[kind]
+    table = check_values(_cast(table, kind, names), [key for key in schema.key if names is None or key in names])
     for field in table.schema:
         if field.name in schema.columns or kind == "samples":  # which may have further columns of any type
             continue

@@ -40,10 +40,10 @@ class Units:
     rows: int
 
     @classmethod
-    def of(cls, samples: int, batch_size: int) -> Units:
-        """Units of about a 32nd of the data, at most some thousand samples, in whole batches."""
+    def of(cls, samples: int, batch_size: int, most: int = _MOST_ROWS) -> Units:
+        """Units of about a 32nd of the data, at most `most` samples, in whole batches."""
         share = 1 << max(samples // _SHARES, 1).bit_length() - 1  # a power of two, which usual batch sizes divide
-        return cls(samples, -(-min(share, _MOST_ROWS) // batch_size) * batch_size)
+        return cls(samples, -(-min(share, most) // batch_size) * batch_size)
 
     @property
     def count(self) -> int:

@@ -25,16 +25,8 @@ from hardsight.models import Model, network_identity, returned_model
 from hardsight.runs import FEATURES, content_hash
 from hardsight.scores import bad_rows
 from hardsight.scoring.checks import class_count
-from hardsight.scoring.network import (
-    Part,
-    check_same_classes,
-    combine,
-    complete_table,
-    make_plan,
-    open_run,
-    score_network,
-    stage,
-)
+from hardsight.scoring.jobs import complete_table, open_run
+from hardsight.scoring.network import Part, check_same_classes, combine, make_plan, score_network, stage
 from hardsight.scoring.options import ScoreOptions
 from hardsight.scoring.rows import bad_table, score_block
 from hardsight.table import SampleTable

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,39 +10,32 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from torch import nn
 
 from hardsight.data import Samples, class_mapping
 from hardsight.devices import find_device
-from hardsight.engines import Outcome, Ray
 from hardsight.ensemble import mean_over_nets, mean_vectors
 from hardsight.errors import InputError
-from hardsight.extras import printable
 from hardsight.heads import find_head, uncompiled
 from hardsight.models import Model, network_identity
 from hardsight.runs import (
     SCHEMAS,
     STAGES,
     Identity,
-    Meta,
     RunWriter,
     Units,
     content_hash,
     gaps_entry,
     identify,
-    is_users,
-    provenance,
-    write_unit,
 )
-from hardsight.scores import MOST_CLASSES, SCORES
+from hardsight.scores import MOST_CLASSES
 from hardsight.scoring.blocks import row_blocks
-from hardsight.scoring.checks import check_samples, class_count, class_order_note
+from hardsight.scoring.checks import check_samples, class_count
+from hardsight.scoring.jobs import UnitJob, complete_table, finish, open_run, run_job, users_scores
 from hardsight.scoring.options import ScoreOptions
-from hardsight.scoring.rows import Block, Keep, bad_table, concatenate
-from hardsight.stores import as_path
+from hardsight.scoring.rows import Block, Keep
 from hardsight.table import SampleTable
-from hardsight.tablefiles import read_vectors, split_rows
+from hardsight.tablefiles import split_rows
 from hardsight.userfile import FileFunction
 
 
@@ -78,100 +68,31 @@ def score_network(
         "label_mapping": None if mapping is None else mapping.tolist(),
         "vectors": keep if options.vectors else None,
     }
-    units, (rank, world, _) = Units.of(len(samples), options.batch_size), options.shard
-    with open_run(plan, options, units) as run:
-        if run is not None and run.complete:
-            return complete_table(run)
-        units = units if run is None or run.units is None else run.units
-        started, done, notes, blocks = time.time(), {} if run is None else run.done(), [], []
-        outputs = np.arange(limit) if mapping is None else mapping
-        todo = [unit for unit in range(rank, units.count, world) if unit not in done]
-        job = UnitJob(model, samples, options, layer.path, outputs, plan["vectors"], units)
-        if isinstance(options.engine, Ray):
-            notes += _on_workers(options.engine, replace(job, options=_elsewhere(options)), todo, options.progress)
-        else:
-            blocks += job.score(todo, notes)
-        if run is not None and (done or not blocks or world > 1):  # with the rows of earlier or other processes
-            table = SampleTable.load(run.path, partial=True)
-            if len(run.done()) < units.count:
-                return table  # other processes are still scoring; the last one finishes the run
-        else:
-            rows, bad, vectors = concatenate(blocks)
-            table = SampleTable(rows, None, bad, vectors if run is None else partial(read_vectors, run.path))
-        if not len(table):
-            id_, error = table.bad.to_pylist()[0].values()
-            raise InputError(f"DATA: no sample could be scored; first: {id_}: {error}.")
-        if not fitted_later and (note := class_order_note(table, layer.classes)):
-            notes.append(note)
-        for note in notes:
-            warnings.warn(note, UserWarning, stacklevel=2)
-        plan |= {"weights": model.weights, "built": model.built, "resumed": sum(done.values()), "warnings": notes}
-        plan["seconds"] = round(time.time() - started, 2)
-        return finish(run, table, plan, find_device(options.device))
+    outputs = np.arange(limit) if mapping is None else mapping
+
+    def job(units: Units) -> NetworkJob:
+        return NetworkJob(model.name, units, options, model, samples, layer.path, outputs, plan["vectors"])
+
+    units, about = Units.of(len(samples), options.batch_size), {"weights": model.weights, "built": model.built}
+    return run_job(plan, units, options, job, classes=None if fitted_later else layer.classes, about=about)
 
 
 @dataclass(frozen=True)
-class UnitJob:
-    """What a process needs to score units of a data set."""
+class NetworkJob(UnitJob):
+    """Units of samples that a network scores."""
 
     model: Model
     data: Samples
-    options: ScoreOptions
     layer: str
     outputs: np.ndarray
     keep: Keep | None
-    units: Units
 
-    def score(self, units: Sequence[int], notes: list[str]) -> Iterator[Block]:
-        """Score units one after another and commit each, where there is a run; `notes` takes notes on the result."""
+    def ids(self, places: range) -> Sequence[str]:
+        return [self.data.ids[place] for place in places]
+
+    def blocks(self, places: Mapping[int, range], notes: list[str]) -> Iterator[tuple[int, Block]]:
         layer = find_head(uncompiled(self.model.module), self.layer)
-        places = {unit: self.units.places(unit) for unit in units}
-        for unit, block in row_blocks(
-            self.model, self.data, self.options, layer, self.outputs, self.keep, places, notes
-        ):
-            if self.options.strict and len(block.bad):
-                id_, error = block.bad.to_pylist()[0].values()
-                raise InputError(f"bad sample {printable(id_)!r}: {error} (without strict it would be listed).")
-            if self.options.out is not None:
-                self.write(unit, block)
-                block = block._replace(vectors=None)  # they are read from the folder when somebody asks for them
-            yield block
-
-    def write(self, unit: int, block: Block) -> None:
-        """Commit the rows of a unit."""
-        tables = split_rows(block.rows, block.bad, self.model.name, block.vectors)
-        write_unit(as_path(str(self.options.out)), unit, tables)
-
-    def open(self) -> Callable[[int], list[str]]:
-        """In a worker of another process."""
-
-        def score(unit: int) -> list[str]:
-            notes: list[str] = []
-            for _ in self.score([unit], notes):
-                pass
-            return notes
-
-        return score
-
-    def samples(self, unit: int) -> int:
-        return len(self.units.places(unit))
-
-
-def _elsewhere(options: ScoreOptions) -> ScoreOptions:
-    """The options of a worker in another folder and without a terminal."""
-    return replace(options, out=as_path(str(options.out)).absolute(), engine="local", progress=False)
-
-
-def _on_workers(engine: Ray, job: UnitJob, units: Sequence[int], progress: bool) -> list[str]:
-    """Have workers score the units; the samples of those that fail on every try are bad. Returns notes."""
-    outcome = engine.run(job, units, progress) if units else Outcome()
-    for unit, reason in outcome.failed.items():
-        bad = bad_table([(job.data.ids[place], reason) for place in job.units.places(unit)])
-        job.write(unit, Block(pa.table({"id": pa.array([], pa.string())}), bad))
-    notes = (
-        [f"{len(outcome.failed):,} units of {job.units.rows:,} samples failed on every try"] if outcome.failed else []
-    )
-    return [*outcome.notes, *notes]
+        return row_blocks(self.model, self.data, self.options, layer, self.outputs, self.keep, places, notes)
 
 
 def make_plan(
@@ -189,9 +110,8 @@ def make_plan(
     # Of a function named by its file the whole file counts, since that is what the user edits.
     in_file = isinstance(training, FileFunction)
     trained = identify((training.path.read_bytes(), training.function) if in_file else training)
-    users_scores = [score for score in (SCORES[name].of_reading for name in options.scores or ()) if is_users(score)]
-    scores = identify(users_scores)
-    head = options.head
+    scores, head = users_scores(options), options.head
+    parts = (transforms, trained, *([] if scores is None else [scores]), *networks, samples.identity)
     if models and isinstance(head, nn.Module):
         head = find_head(uncompiled(models[0].module), head).path
     return {
@@ -202,44 +122,15 @@ def make_plan(
         "preprocessing_hash": transforms.hash,
         "network_class_names": [list(model.classes or ()) for model in models],
         "scores": list(options.scores or ()),
-        "users_scores": scores.hash if users_scores else None,
+        "users_scores": None if scores is None else scores.hash,
         "bias": options.use_bias,
         "layer": head if isinstance(head, str) else None,
         "vectors": options.vectors,
         "version": options.version,
         **({"decode": "gpu"} if options.decode == "gpu" else {}),  # only then, so that older runs are resumed
         "schemas": {kind: schema.version for kind, schema in SCHEMAS.items()},
-        **(gaps_entry(transforms, trained, scores, *networks, samples.identity) if options.version is None else {}),
+        **(gaps_entry(*parts) if options.version is None else {}),
     }
-
-
-def open_run(
-    plan: Mapping[str, Any], options: ScoreOptions, units: Units | None = None
-) -> AbstractContextManager[RunWriter | None]:
-    """The run folder, new or to be resumed; None where rows stay in memory."""
-    if options.out is None:
-        return nullcontext()
-    rank, world, meet = options.shard
-    return RunWriter(options.out, plan, units=units, overwrite=options.overwrite, shard=(rank, world), meet=meet)
-
-
-def complete_table(run: RunWriter) -> SampleTable:
-    """The table of a run in which nothing is left to do."""
-    table = SampleTable.load(run.path)
-    table.meta.already_complete = True
-    return table
-
-
-def finish(
-    run: RunWriter | None, table: SampleTable, about: Mapping[str, Any], device: torch.device | None = None
-) -> SampleTable:
-    """The table with what is known about it; its run, if there is one, is then whole."""
-    zeros = int((table["norm"] == 0).sum()) if "norm" in table else 0  # they have no direction: every angle is π/2
-    counts = {"rows": len(table), "bad": len(table.bad), "zero_features": zeros}
-    table.meta = Meta.from_json({**provenance(device), **about, "counts": counts, "accuracy": table.accuracy})
-    if run is not None:
-        run.finish(table.meta)
-    return table
 
 
 # ---------------------------------------------------------------------------------------------------------------------

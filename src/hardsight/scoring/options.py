@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -10,7 +10,14 @@ from typing import Literal, NamedTuple
 from hardsight.engines import Ray
 from hardsight.errors import InputError
 from hardsight.registry import Option, whole_number
+from hardsight.scores import SCORES
 from hardsight.stores import as_path
+
+
+def score_names(scores: str | Iterable[str] | None) -> list[str]:
+    """Registered names, all of them by default; always with the norm, by which zero features are counted."""
+    names = SCORES.names(SCORES if scores is None else scores)
+    return names if "norm" in names else [*names, "norm"]
 
 
 class Shard(NamedTuple):

@@ -21,8 +21,9 @@ from hardsight.runs import provenance
 from hardsight.scores import MOST_CLASSES, SCORES, bad_rows, check_labels, check_triple
 from hardsight.scoring.checks import check_decode, check_ids, warn_if_chance, warn_of_chance
 from hardsight.scoring.folds import TrainingData, score_feature_folds, score_folds
-from hardsight.scoring.network import finish, score_network, score_several
-from hardsight.scoring.options import ScoreOptions
+from hardsight.scoring.jobs import finish
+from hardsight.scoring.network import score_network, score_several
+from hardsight.scoring.options import ScoreOptions, score_names
 from hardsight.scoring.rows import DeviceColumns, Tally, numbered_ids, score_block, score_columns
 from hardsight.table import SampleTable
 from hardsight.triple import check_features
@@ -73,7 +74,7 @@ def score_features(
         >>> table.hardest(1)["id"].tolist()
         ['data:2']
     """
-    names = _score_names(scores)
+    names = score_names(scores)
     if denominator not in ("exact", "series"):
         raise InputError(f"denominator must be 'exact' or 'series', got {denominator!r}.")
     if folds is not None:
@@ -167,7 +168,7 @@ def score(
     names = [field.name for field in fields(ScoreOptions)]
     if unknown := [name for name in options if name not in names]:
         raise InputTypeError(f"score has no option {unknown[0]!r}; {did_you_mean(unknown[0], names)}")
-    options["scores"] = _score_names(options.get("scores"))
+    options["scores"] = score_names(options.get("scores"))
     settings = ScoreOptions(**options)
     loader_workers(settings.workers, find_device(settings.device))  # before a model is built or downloaded
     if isinstance(preprocess, str) and preprocess != "raw":
@@ -193,12 +194,6 @@ def score(
     else:
         table = score_network(opened[0], samples, settings)
     return warn_if_chance(table)
-
-
-def _score_names(scores: str | Iterable[str] | None) -> list[str]:
-    """Registered names, all of them by default; always with the norm, by which zero features are counted."""
-    names = SCORES.names(SCORES if scores is None else scores)
-    return names if "norm" in names else [*names, "norm"]
 
 
 def open_model(
