@@ -46,6 +46,7 @@ MNIST = {
     "model": "mnist-el",
     "recipe": {"epochs": 12, "drop_last": True, "precision": "bf16", "channels_last": True, "clip": 1e9},
 }
+_MNIST_WHOLE = MNIST | {"recipe": MNIST["recipe"] | {"epochs": 100, "graph": True}}  # the paper's length
 
 _ENDS = ("el:0", "el:0.25", "el:0.5", "el:0.75", "el:0.9", "el:exact")
 _TAMED = ("el:exact,match", "el:normal")  # by gradients as long as cross-entropy's; by the paper's clamp
@@ -104,7 +105,7 @@ _loss_study(
     question="Do cross-entropy and squared error gain from their bonuses?",
     paper="EL, Tables 1 and 5",
     factors={"loss": ("ce", "el:0.75", "el:exact", "el:normal", "mse", "mirror", "mse:sigmoid", "mirror:sigmoid")},
-    scales=_scales(MNIST, 20, ("ce", "mirror")),
+    scales=_scales(_MNIST_WHOLE, 60, ("ce", "mirror")),
 )(_trained)
 _loss_study(
     "weighting",
