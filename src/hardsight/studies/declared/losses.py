@@ -105,7 +105,7 @@ _loss_study(
     question="Do cross-entropy and squared error gain from their bonuses?",
     paper="EL, Tables 1 and 5",
     factors={"loss": ("ce", "el:0.75", "el:exact", "el:normal", "mse", "mirror", "mse:sigmoid", "mirror:sigmoid")},
-    scales=_scales(_MNIST_WHOLE, 60, ("ce", "mirror")),
+    scales=_scales(_MNIST_WHOLE, 200, ("ce", "mirror")),
 )(_trained)
 _loss_study(
     "weighting",
