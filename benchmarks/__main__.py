@@ -27,6 +27,7 @@ MODULES = {
     "faults": ("faults",),
     "otherfaults": ("otherfaults",),
     "sizing": ("sizing",),
+    "large": ("large",),
 }
 BENCHMARKS = {name: module for module, names in MODULES.items() for name in names}
 
