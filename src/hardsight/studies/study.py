@@ -65,6 +65,7 @@ class Cell:
         weights: The checkpoint that networks start from; None: they start from scratch.
         folder: An empty folder for files that are deleted afterwards.
         common: Folder for what several cells need; see `shared`.
+        network: The user's network, for studies that take one: ``timm:NAME``, for instance.
     """
 
     levels: Mapping[str, str]
@@ -75,6 +76,7 @@ class Cell:
     weights: Path | None
     folder: Path
     common: Path
+    network: str | None = None
 
     def file(self, name: str) -> str:
         """The path of a data set in the data folder; built-in data sets keep their name."""
@@ -121,6 +123,7 @@ class Study:
         derive: Adds rows to those of one cell, for numbers that follow from them; also to rows of a CSV.
         average: A factor over whose levels the mean of each seed is added, as the level ``average``.
         takes_weights: Whether networks can start from a checkpoint.
+        takes_network: Whether the user can name the network.
         family: Name of the family of tests that a line belongs to, by its levels; Holm's correction is within families.
         version: Increased when results change their meaning: older cells are then computed again.
     """
@@ -141,6 +144,7 @@ class Study:
     family: Callable[[Mapping[str, str]], str] | None = None
     average: str = ""
     takes_weights: bool = False
+    takes_network: bool = False
     version: int = 1
 
     def __post_init__(self) -> None:

@@ -17,10 +17,17 @@ from typing import Any
 import torch.nn.functional as F
 
 import hardsight as hs
-from hardsight.data import ArraySamples, Samples, all_labels
+from hardsight.data import all_labels
 from hardsight.people.candidates import epoch_means
 from hardsight.studies.declared.people import AGREEMENT, CIFAR_RECIPE, agreement_rows, human_frequency
-from hardsight.studies.declared.training import embed, pixels_and_labels, recipe_of, split_data, train_cell
+from hardsight.studies.declared.training import (
+    embed,
+    first_of,
+    pixels_and_labels,
+    recipe_of,
+    split_data,
+    train_cell,
+)
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 from hardsight.tablefiles import floats
 
@@ -46,7 +53,7 @@ def _scales(trainings: tuple[str, ...], smoke: tuple[str, ...]) -> dict[str, Sca
     digits = {"data": "digits", "model": "small-cnn", "recipe": {"epochs": 3}}
     cifar = {"data": "cifar10.npz", "data_human": "cifar10h.npz"}
     small = {"epochs": 10, "batch_size": 128, "crop": 2, "flip": True}
-    quick = cifar | {"model": "small-cnn", "network": "strided-cnn", "recipe": small, "most": 10_000}
+    quick = cifar | {"model": "small-cnn", "network": "strided-cnn", "recipe": small, "pool": 10_000}
     paper = cifar | {"model": "cifar-resnet18", "recipe": CIFAR_RECIPE | {"epochs": 30}}
     levels = {"training": trainings}
     return {
@@ -59,7 +66,7 @@ def _scales(trainings: tuple[str, ...], smoke: tuple[str, ...]) -> dict[str, Sca
 def _agreement(cell: Cell) -> list[dict[str, Any]]:
     """The accuracy of a training, and one row per score."""
     training, test = split_data(cell)
-    training, labels = _first(training, cell.settings.get("most")), all_labels(test, "data")
+    training, labels = first_of(training, cell.settings.get("pool")), all_labels(test, "data")
     recipe = recipe_of(cell, **TRAININGS[cell.levels["training"]])
     network = cell.settings.get("network", cell.settings["model"])
     trained = train_cell(cell, (training, test), recipe, network, record=("test",))
@@ -73,14 +80,6 @@ def _agreement(cell: Cell) -> list[dict[str, Any]]:
     columns |= {f"{name}@cosine": scores[name].cpu().numpy() for name in ("confidence", "soft_margin")}
     rows = agreement_rows(columns, human_frequency(cell, labels))
     return [{"score": "", "accuracy": trained.history[-1]["test_accuracy"], "n": len(labels)}, *rows]
-
-
-def _first(samples: Samples, most: int | None) -> Samples:
-    """The first samples, where settings say how many."""
-    if most is None or len(samples) <= most:
-        return samples
-    labels, part = all_labels(samples, "data"), slice(0, most)
-    return ArraySamples(samples.images[part], labels[part], samples.split, samples.origin, samples.classes)
 
 
 def _avh_against_confidence(levels: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import ArraySamples, Samples, all_labels, as_pixels, load_digits, open_data
+from hardsight.data import ArraySamples, Samples, View, all_labels, as_pixels, load_digits, open_data
 from hardsight.errors import InputError
 from hardsight.heads import capture
 from hardsight.presets import PRESETS
@@ -30,6 +30,11 @@ def split_data(cell: Cell) -> tuple[Samples, Samples]:
     """Training and test samples of the data set that the settings name."""
     name = cell.file(cell.settings["data"])
     return split_digits() if name == "digits" else (open_data(f"{name}:train"), open_data(f"{name}:test"))
+
+
+def first_of(samples: Samples, n: int | None) -> Samples:
+    """The first n samples; all of them if there are no more, or n is None."""
+    return samples if n is None or n >= len(samples) else View(samples, np.arange(n))
 
 
 def recipe_of(cell: Cell, preset: str = "", **changes: Any) -> Recipe:
