@@ -37,7 +37,7 @@ def test_a_cell_trains_with_the_parts_that_its_levels_name(name, factor, monkeyp
 def test_a_temperature_is_fitted_to_held_out_training_samples_and_judged_on_test(monkeypatch, tmp_path):
     views, draw = [], np.random.default_rng(0)
 
-    def train_cell(cell, data, recipe):
+    def train_cell(cell, data, recipe, network):
         views.append(data[0])
         return type("Trained", (), {"model": type("Model", (), {"module": None})})
 

@@ -21,6 +21,7 @@ from hardsight.data import all_labels
 from hardsight.people.candidates import epoch_means
 from hardsight.studies.declared.people import AGREEMENT, CIFAR_RECIPE, agreement_rows, human_frequency
 from hardsight.studies.declared.training import (
+    SMALL_CIFAR,
     embed,
     first_of,
     pixels_and_labels,
@@ -51,10 +52,9 @@ _LATE = ("avh", "confidence", "soft_margin")
 def _scales(trainings: tuple[str, ...], smoke: tuple[str, ...]) -> dict[str, Scale]:
     """On a CPU a small network and a fifth of the images to train on; people's images are all there."""
     digits = {"data": "digits", "model": "small-cnn", "recipe": {"epochs": 3}}
-    cifar = {"data": "cifar10.npz", "data_human": "cifar10h.npz"}
-    small = {"epochs": 10, "batch_size": 128, "crop": 2, "flip": True}
-    quick = cifar | {"model": "small-cnn", "network": "strided-cnn", "recipe": small, "pool": 10_000}
-    paper = cifar | {"model": "cifar-resnet18", "recipe": CIFAR_RECIPE | {"epochs": 30}}
+    people = {"data_human": "cifar10h.npz"}
+    quick = people | SMALL_CIFAR
+    paper = people | {"data": "cifar10.npz", "model": "cifar-resnet18", "recipe": CIFAR_RECIPE | {"epochs": 30}}
     levels = {"training": trainings}
     return {
         "smoke": Scale(1, 5, settings=digits, levels={"training": smoke}),
@@ -68,8 +68,7 @@ def _agreement(cell: Cell) -> list[dict[str, Any]]:
     training, test = split_data(cell)
     training, labels = first_of(training, cell.settings.get("pool")), all_labels(test, "data")
     recipe = recipe_of(cell, **TRAININGS[cell.levels["training"]])
-    network = cell.settings.get("network", cell.settings["model"])
-    trained = train_cell(cell, (training, test), recipe, network, record=("test",))
+    trained = train_cell(cell, (training, test), recipe, cell.settings.get("network"), record=("test",))
     dynamics = hs.Dynamics(cell.folder / "run" / "test")
     last, late = dynamics.at(recipe.epochs).aligned(test.ids), epoch_means(dynamics, test.ids)
     columns = {name: floats(last[name]) for name in _LAST} | {f"{name}_late": late[f"{name}_late"] for name in _LATE}

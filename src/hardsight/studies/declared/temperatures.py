@@ -2,7 +2,8 @@
 
 A tenth of the training samples is held out; the temperature at which their likelihood is greatest is then used on test
 samples, which decide nothing. Losses differ in how long their logits grow, and a temperature takes that away: what
-remains of a difference is one of ranking and shape.
+remains of a difference is one of ranking and shape. Digits cannot answer: where all samples that are held out are right,
+the likelihood has no greatest value, and the temperature is the lower bound of `fit_temperature`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,18 @@ from hardsight.data import View
 from hardsight.probabilities import fit_temperature
 from hardsight.questions.calibration import ece
 from hardsight.studies.declared.losses import CIFAR
-from hardsight.studies.declared.training import embed, pixels_and_labels, recipe_of, split_data, train_cell
+from hardsight.studies.declared.training import (
+    SMALL_CIFAR,
+    embed,
+    first_of,
+    pixels_and_labels,
+    recipe_of,
+    split_data,
+    train_cell,
+)
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 HELD_OUT = 0.1
-_DIGITS = {"data": "digits", "model": "small-cnn", "recipe": {}}
 
 
 @STUDIES.register(
@@ -39,8 +47,13 @@ _DIGITS = {"data": "digits", "model": "small-cnn", "recipe": {}}
         "fitted": Measure("Temperature that fits held-out training samples"),
     },
     scales={
-        "smoke": Scale(2, 3, settings=_DIGITS | {"recipe": {"epochs": 2}}, levels={"loss": ("ce", "el:0.75")}),
-        "quick": Scale(5, 10, settings=_DIGITS),
+        "smoke": Scale(
+            2,
+            3,
+            settings={"data": "digits", "model": "small-cnn", "recipe": {"epochs": 2}},
+            levels={"loss": ("ce", "el:0.75")},
+        ),
+        "quick": Scale(5, 60, settings=SMALL_CIFAR),
         "paper": Scale(5, 50, "NVIDIA H200", CIFAR),
     },
     compare="loss",
@@ -49,10 +62,12 @@ _DIGITS = {"data": "digits", "model": "small-cnn", "recipe": {}}
 def _calibrated(cell: Cell) -> list[dict[str, Any]]:
     """One row with the network's own probabilities, and one with those at the fitted temperature."""
     training, test = split_data(cell)
+    training = first_of(training, cell.settings.get("pool"))
     order = np.random.default_rng(cell.seed).permutation(len(training))
     held_out, rest = np.split(order, [round(HELD_OUT * len(order))])
     recipe = recipe_of(cell, loss=cell.levels["loss"])
-    network = train_cell(cell, (View(training, np.sort(rest)), test), recipe).model.module
+    data = View(training, np.sort(rest)), test
+    network = train_cell(cell, data, recipe, cell.settings.get("network")).model.module
     (z, y), (logits, labels) = (_logits(network, part, cell) for part in (View(training, np.sort(held_out)), test))
     fitted = fit_temperature(z, y)
     rows = []

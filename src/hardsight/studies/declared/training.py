@@ -17,6 +17,15 @@ from hardsight.recipes import Recipe
 from hardsight.studies.study import Cell
 from hardsight.training import Trained, train
 
+# CIFAR-10 in a minute of a CPU: a small network and a fifth of the training images, about 61% accurate.
+SMALL_CIFAR = {
+    "data": "cifar10.npz",
+    "model": "small-cnn",
+    "network": "strided-cnn",
+    "recipe": {"epochs": 10, "batch_size": 128, "crop": 2, "flip": True},
+    "pool": 10_000,
+}
+
 
 def split_digits(every: int = 5) -> tuple[ArraySamples, ArraySamples]:
     """scikit-learn's digits to train on, and every fifth (or so) of them to test."""
