@@ -2,8 +2,8 @@
 
 A tenth of the training samples is held out; the temperature at which their likelihood is greatest is then used on test
 samples, which decide nothing. Losses differ in how long their logits grow, and a temperature takes that away: what
-remains of a difference is one of ranking and shape. Digits cannot answer: where all samples that are held out are right,
-the likelihood has no greatest value, and the temperature is the lower bound of `fit_temperature`.
+remains of a difference is one of ranking and shape. Digits cannot answer: where all held-out samples are right, the
+likelihood has no greatest value, and the temperature is the lower bound of `fit_temperature`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from hardsight.studies.declared.training import (
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 HELD_OUT = 0.1
+_SMOKE = {"data": "digits", "model": "small-cnn", "recipe": {"epochs": 2}}
 
 
 @STUDIES.register(
@@ -47,12 +48,7 @@ HELD_OUT = 0.1
         "fitted": Measure("Temperature that fits held-out training samples"),
     },
     scales={
-        "smoke": Scale(
-            2,
-            3,
-            settings={"data": "digits", "model": "small-cnn", "recipe": {"epochs": 2}},
-            levels={"loss": ("ce", "el:0.75")},
-        ),
+        "smoke": Scale(2, 3, settings=_SMOKE, levels={"loss": ("ce", "el:0.75")}),
         "quick": Scale(5, 60, settings=SMALL_CIFAR),
         "paper": Scale(5, 50, "NVIDIA H200", CIFAR),
     },
