@@ -12,7 +12,7 @@ import hardsight as hs
 from hardsight.errors import InputError, MissingPathError
 from hardsight.models import backbone
 from hardsight.studies import STUDIES, study
-from hardsight.studies.declared import agreement, backbones
+from hardsight.studies.declared import people_backbones, people_training
 from hardsight.studies.declared.people import agreement_rows, human_frequency
 from hardsight.studies.declared.training import split_digits
 
@@ -47,9 +47,9 @@ def test_scores_of_a_training_are_those_of_its_network_on_each_image(training, t
         kept.update(columns=columns, frequency=frequency)
         return agreement_rows(columns, frequency)
 
-    train_cell = agreement.train_cell
-    monkeypatch.setattr(agreement, "train_cell", keep_network)
-    monkeypatch.setattr(agreement, "agreement_rows", keep_columns)
+    train_cell = people_training.train_cell
+    monkeypatch.setattr(people_training, "train_cell", keep_network)
+    monkeypatch.setattr(people_training, "agreement_rows", keep_columns)
     where = {"training": training}
     monkeypatch.setitem(STUDIES["people-recipes"].scales["smoke"].levels, "training", (training,))
     results = study("people-recipes", scale="smoke", where=where, out=tmp_path, device="cpu", progress=False)
@@ -118,7 +118,7 @@ def test_a_user_s_backbone_is_aligned_by_heads_on_its_own_features(weights, tmp_
     _, test = split_digits()
     images, labels = test.images[:150], test.labels[:150]
     x = features_by_hand(weights / "whole-0.pt", images)
-    frequency = human_frequency(backbones_cell(), labels)
+    frequency = human_frequency(smoke_cell(), labels)
     table = hs.score_features(x, labels=torch.tensor(labels).long(), folds=5, seed=0)
     order = [int(id_.split(":")[1]) for id_ in table["id"]]
     rows = {(row["head"], row["score"]): row for row in results.rows}
@@ -133,7 +133,7 @@ def test_a_user_s_backbone_is_aligned_by_heads_on_its_own_features(weights, tmp_
         assert rows[head, "norm"]["spearman"] == pytest.approx(expected, abs=5e-3)
 
 
-def backbones_cell():
+def smoke_cell():
     from types import SimpleNamespace
 
     return SimpleNamespace(settings=STUDIES["people-backbone"].scales["smoke"].settings)
@@ -189,4 +189,4 @@ def test_a_backbone_has_the_weights_of_the_file_and_a_new_head(weights):
     first = next(iter(state))
     torch.testing.assert_close(model.module.state_dict()[first], state[first])
     assert "headless-1.pt" in model.weights
-    assert backbones.FOLDS == 5
+    assert people_backbones.FOLDS == 5
