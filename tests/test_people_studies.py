@@ -165,6 +165,28 @@ def test_weights_decide_the_cells_and_a_head_in_the_file_does_not(weights, tmp_p
     assert json.loads(cells[0].read_text())["rows"][0]["network"] == NETWORK
 
 
+def test_answers_belong_to_the_first_images_where_a_scale_takes_no_more(tmp_path):
+    draw = np.random.default_rng(0)
+    images = {part: draw.integers(0, 256, (n, 32, 32, 3), np.uint8) for part, n in (("train", 300), ("test", 2100))}
+    labels = {part: np.arange(len(of)) % 3 for part, of in images.items()}
+    arrays = {f"{part}_images": of for part, of in images.items()} | {f"{part}_labels": labels[part] for part in labels}
+    counts = draw.integers(1, 30, (2100, 3))
+    np.savez(tmp_path / "cifar10.npz", **arrays)
+    np.savez(tmp_path / "cifar10h.npz", counts=counts)
+    torch.manual_seed(0)
+    network = hs.networks.build_network("strided-cnn", 3)
+    torch.save(network.state_dict(), tmp_path / "weights.pt")
+    options = {"scale": "quick", "network": "hardsight:strided-cnn", "data": tmp_path, "where": "head=probe"}
+    rows = run(tmp_path / "out", tmp_path / "weights.pt", **options).rows
+    with torch.no_grad(), hs.capture(network.eval()) as head:
+        network(torch.tensor(images["test"][:2000]).permute(0, 3, 1, 2).float() / 255)
+    share = counts[np.arange(2000), labels["test"][:2000]] / counts[:2000].sum(1)
+    expected = stats.spearmanr(head.features.norm(dim=1), share).statistic
+    found = next(row for row in rows if row["score"] == "norm")
+    assert found["n"] == 2000
+    assert found["spearman"] == pytest.approx(expected, abs=1e-4)
+
+
 def test_what_a_backbone_cannot_be_is_one_sentence(weights, tmp_path):
     with pytest.raises(InputError, match="network"):
         study("two-gaussians", scale="smoke", network=NETWORK, out=tmp_path)

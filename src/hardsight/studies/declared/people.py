@@ -98,7 +98,7 @@ def _direction(score: str) -> int:
 def human_frequency(cell: Cell, labels: np.ndarray) -> np.ndarray:
     """The share of people who chose the label: CIFAR-10H, or for the digits a simulation in which half tie at 1."""
     if "data_human" in cell.settings:
-        counts = np.load(cell.file(cell.settings["data_human"]))["counts"]
+        counts = np.load(cell.file(cell.settings["data_human"]))["counts"][: len(labels)]
         return counts[np.arange(len(labels)), labels] / counts.sum(1)
     draw = np.random.default_rng(0)
     return draw.binomial(50, np.minimum(draw.beta(9, 1, len(labels)) + 0.1, 1)) / 50
