@@ -55,6 +55,10 @@ PUBLISHED = [
     ("miner", "miner.csv", "r_precision", "wrong_labels=0.2 and miner=AVH, semihard",
      (10, 0.755, 0.026, 0.029, 0.018, 0.040)),
     ("cleaning", "cleaning.csv", "errors after --auto", "labels=uniform 20% and network=good", (3, 0.126, 0.032)),
+    ("people-angle", "people-recipes.csv", "spearman", "training=cosface and score=avh",
+     (5, 0.2088, 0.0038, -0.0018, -0.0044, 0.0008)),
+    ("people-recipes", "people-recipes.csv", "spearman", "training=cosface and score=avh",
+     (5, 0.2088, 0.0038, 0.0404, 0.0352, 0.0456)),
     ("label-errors", "label-errors-rankings.csv", "auroc", "labels=worst and scored=folds and ranking=margin",
      (4, 0.936, 0.0025)),
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from scipy import stats
 import hardsight as hs
 from hardsight.dynamics.dynamics import COLUMNS
 from hardsight.dynamics.summary import MEANS, STANDARDIZED
+from hardsight.people.candidates import epoch_means
 from hardsight.stats import Moments
 
 
@@ -328,3 +329,85 @@ def test_a_run_recorded_before_the_runner_up_angle_was_is_read_and_resumed(tmp_p
     resumed = hs.Dynamics(tmp_path / "run")
     assert np.isnan(resumed.matrix("angular_margin")).all(0).tolist() == [True, True, False]
     np.testing.assert_allclose(resumed.summary()["angular_margin"], resumed.at(3)["angular_margin"], atol=1e-12)
+
+
+def test_a_run_without_soft_margins_has_no_late_one_until_it_resumes(tmp_path):
+    train(tmp_path / "run", 2).close()
+    folder = tmp_path / "run" / "dynamics"
+    (entry,) = json.loads((folder / "index.json").read_text())["files"]
+    rows = pq.read_table(folder / entry["name"]).drop_columns("soft_margin")
+    pq.write_table(rows, folder / entry["name"])
+    summary = hs.Dynamics(tmp_path / "run").summary()
+    assert summary.to_arrow()["soft_margin_late"].null_count == SAMPLES
+    assert not np.isnan(summary["avh_z"]).any()
+    assert "soft_margin_late" not in epoch_means(hs.Dynamics(tmp_path / "run"), summary["id"])
+    train(hs.Recorder(tmp_path / "run", epoch=3), 3, first=3).close()
+    resumed = hs.Dynamics(tmp_path / "run")
+    last = resumed.at(3)["soft_margin"]
+    np.testing.assert_allclose(resumed.summary()["soft_margin_late"], (last - last.mean()) / last.std(), atol=1e-9)
+
+
+def late_margins(cells, samples):
+    """The soft margin standardized in each epoch, averaged over the later half: (sample, value) by epoch, in loops."""
+    epochs = len(cells)
+    values = {sample: [] for sample in samples}
+    for epoch in range(epochs // 2, epochs):
+        numbers = np.array([value for _, value in cells[epoch]])
+        spread = np.sqrt(np.mean((numbers - numbers.mean()) ** 2)) if len(set(numbers)) > 1 else 0.0
+        for sample, value in cells[epoch]:
+            values[sample].append((value - numbers.mean()) / spread if spread else 0.0)
+    return np.array([np.mean(of) if of else np.nan for of in values.values()])
+
+
+@pytest.mark.parametrize(
+    ("epochs", "exploded", "constant", "unseen"),
+    [(1, 0, 0, 0), (2, 0, 0, 2), (5, 4, 0, 3), (8, 6, 7, 0), (9, 2, 5, 8), (3, 0, 3, 0)],
+)
+def test_the_late_soft_margin_is_what_a_loop_over_the_later_half_gives(tmp_path, epochs, exploded, constant, unseen):
+    """Samples with unequal visits; an epoch explodes, one is constant, one sees a single sample; the last never."""
+    draw, samples = np.random.default_rng(epochs), 30
+    hardness, cells, recorder = draw.normal(size=samples), [], hs.Recorder(tmp_path / "run")
+    for epoch in range(1, epochs + 1):
+        ids = np.flatnonzero(draw.random(samples) < 0.7) if epoch != unseen else np.array([3])
+        ids = ids[ids < samples - 1] if epoch > epochs // 2 else np.union1d(ids, [samples - 1])
+        # Two classes and the label's logit −m: m itself is the soft margin.
+        m = 1e5 * draw.normal(size=samples) if epoch == exploded else hardness + draw.normal(size=samples) - 0.5 * epoch
+        m = np.full(samples, -2.0) if epoch == constant else m
+        features = torch.tensor(np.stack([-m, np.zeros(samples)], 1), dtype=torch.float32)[ids]
+        recorder.update(
+            ids.tolist(), SimpleNamespace(features=features, weight=torch.eye(2), bias=None), [0] * len(ids)
+        )
+        recorder.end_epoch()
+        cells.append(list(zip(ids.tolist(), (-features[:, 0]).double().tolist(), strict=True)))
+    table = hs.Dynamics(tmp_path / "run").summary()
+    numbers = [int(id_.split(":")[1]) for id_ in table["id"]]
+    expected = late_margins(cells, range(samples))[numbers]
+    np.testing.assert_allclose(table["soft_margin_late"], expected, rtol=1e-5, atol=1e-7)
+    assert recorder.summary().to_arrow().equals(table.to_arrow())
+    part = hs.Dynamics(tmp_path / "run").summary((2, epochs)) if epochs > 1 else None
+    if part is not None:  # the later half of these epochs
+        numbers = [int(id_.split(":")[1]) for id_ in part["id"]]
+        expected = late_margins(cells[1:], range(samples))[numbers]
+        np.testing.assert_allclose(part["soft_margin_late"], expected, rtol=1e-5, atol=1e-7)
+    if epochs > 1 and unseen != epochs:
+        hardest = table.hardest(1, "soft_margin_late")["soft_margin_late"][0]
+        assert hardest == np.nanmax(table["soft_margin_late"])
+    means = epoch_means(hs.Dynamics(tmp_path / "run"), table["id"])  # what align calls by this name
+    np.testing.assert_allclose(means["soft_margin_late"], table["soft_margin_late"], rtol=1e-12, atol=1e-12)
+    if epochs == 9:
+        seen = ~np.isnan(table["soft_margin_late"])
+        assert np.isnan(table["soft_margin_late"][table["id"] == f"data:{samples - 1}"]).all()
+        order = [hardness[int(id_.split(":")[1])] for id_ in table["id"]]
+        assert stats.spearmanr(table["soft_margin_late"][seen], np.array(order)[seen]).statistic > 0.5
+
+
+def test_the_late_soft_margin_of_a_resumed_run_is_that_of_an_unbroken_one(tmp_path):
+    train(tmp_path / "whole", 6)
+    train(tmp_path / "broken", 4)
+    train(hs.Recorder(tmp_path / "broken", epoch=3), 2 + 4, first=3)  # epochs 3 and 4 are recorded again
+    whole, broken = (hs.Dynamics(tmp_path / name) for name in ("whole", "broken"))
+    margins = broken.matrix("soft_margin")[:, 3:]
+    expected = ((margins - margins.mean(0)) / margins.std(0)).mean(1)
+    np.testing.assert_allclose(broken.summary()["soft_margin_late"], expected, rtol=1e-9, atol=1e-12)
+    assert whole.summary()["id"].tolist() == broken.summary()["id"].tolist()
+    assert whole.summary((1, 2))["soft_margin_late"] == pytest.approx(broken.summary((1, 2))["soft_margin_late"])

@@ -155,7 +155,7 @@ def test_points_carry_the_summary_of_their_sample(which, request):
         if which == "gaps":
             assert scores["seen"][at] == len(own)
     assert ("seen" in scores) == (which == "gaps")
-    for name in ("forgetting", "learned", "aum", "mean_confidence", "variability", "correctness"):
+    for name in ("forgetting", "learned", "aum", "soft_margin_late", "mean_confidence", "variability", "correctness"):
         assert payload["scores"][name]["text"]
     assert [scores["confidence"][0], scores["norm"][0]] == pytest.approx(  # those of the last epoch stay
         by_id[points["id"][0]][["confidence", "norm"]].iloc[-1].tolist(), rel=6e-4
@@ -180,6 +180,7 @@ def test_lists_are_sorted_as_they_say(whole):
     rows = {one["key"]: [payload["points"]["id"][i] for i in one["rows"]] for one in payload["lists"]}
     forgotten = summary[summary["forgetting"] > 0].sort_values(["forgetting", "aum"], ascending=[False, True])
     assert rows["forgotten"] == forgotten["id"].head(LENGTH).tolist()
+    assert rows["late_margin"] == summary.sort_values("soft_margin_late")["id"][::-1].head(LENGTH).tolist()
     assert rows["low_aum"] == summary.sort_values("aum")["id"].head(LENGTH).tolist()
     never = summary[summary["learned"].isna()].sort_values("aum")
     late = summary.dropna(subset=["learned"]).sort_values(["learned", "aum"], ascending=[False, True])

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from hardsight.checkpoints import load_weights, read_checkpoint, without_prefix
+from hardsight.checkpoints import load_weights, read_checkpoint, start_from, without_prefix
 from hardsight.errors import InputError, InputTypeError, StateError
 from hardsight.extras import first_line, need
 from hardsight.heads import find_head, unwrap
@@ -111,6 +111,24 @@ def new_model(spec: str, classes: int, **options: int) -> Model:
     """A network of timm, torchvision or hardsight with new weights and so many classes."""
     kind, _, name = spec.partition(":")
     return _SOURCES[kind](name, {}, num_classes=classes, **options)
+
+
+def backbone(spec: str, classes: int, weights: str | Path | None = None) -> Model:
+    """A pretrained network whose features are of interest; its head may be new, of so many classes.
+
+    Args:
+        spec: As for `load_model`. Networks of timm that come without a head get one.
+        classes: Of the new head.
+        weights: A checkpoint of all but the last layers, read as data, in place of the library's weights.
+    """
+    kind, _, name = spec.partition(":")
+    if weights is None or is_file_function(spec):
+        model = _SOURCES[kind](name, None, num_classes=classes) if kind == "timm" else load_model(spec)
+        return model if weights is None else replace(model, weights=start_from(model.module, weights))
+    if kind not in _SOURCES:
+        load_model(spec)  # says what a name must be
+    model = new_model(spec, classes)
+    return replace(model, weights=start_from(model.module, weights))
 
 
 def as_model(
@@ -248,7 +266,7 @@ def _loading(spec: str) -> Iterator[None]:
     except Exception as error:  # whatever libraries raise when weights cannot be fetched or read
         raise StateError(
             f"MODEL: {spec} could not be loaded ({type(error).__name__}: {first_line(error)}). "
-            "Check the name and the network, or give a file with --checkpoint."
+            "Check the name and the network, or give a file with --checkpoint (of a study, --weights)."
         ) from error
 
 

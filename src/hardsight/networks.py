@@ -136,6 +136,21 @@ NETWORKS.register(
     reference="hardsight",
 )(small_cnn)
 
+
+@NETWORKS.register(
+    "strided-cnn",
+    size=32,
+    summary="three convolutions of stride 2 and 128 features: learns color images of 32 pixels on a CPU in a minute",
+    reference="hardsight",
+)
+def _strided_cnn(classes: int, channels: int) -> nn.Sequential:
+    def conv(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    layers = [*conv(channels, 32), *conv(32, 64), *conv(64, 128)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, classes))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # torchvision's networks, and their forms for 32 pixels.
 

@@ -23,8 +23,8 @@ _MOST = 100  # lines of a table in a terminal
 
 @command(
     "cli.studying:study action=<ACTION> name=<NAME>",
-    "studies.engine:study scale=smoke|quick|paper seeds=N where=LEVELS data=FOLDER weights=FILE out=FOLDER "
-    "device=DEVICE minutes=MINUTES",
+    "studies.engine:study scale=smoke|quick|paper seeds=N where=LEVELS data=FOLDER weights=FILE network=NAME "
+    "out=FOLDER device=DEVICE minutes=MINUTES",
     "cli.studying:study rows=FILE measures=NAME,… to=FILE",
 )
 def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any]:

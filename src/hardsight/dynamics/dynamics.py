@@ -185,6 +185,9 @@ class Dynamics:
         norm_z, el2n_z, angular_margin_z``: means of scores that are standardized over the samples of each epoch (mean
         0, standard deviation 1; a constant epoch counts as 0), so that every epoch weighs the same.
 
+        ``soft_margin_late`` is ``soft_margin_z`` of the later half of the epochs alone: the score to use for agreement
+        with people. It is null for samples that were not seen in that half.
+
         Args:
             epochs: First and last epoch to look at, (1, 10) for instance; all if None.
         """
@@ -195,7 +198,7 @@ class Dynamics:
             for name, of in moments.items():
                 of.add(block.column(name), block.epoch - first)
         blocks = self.records.blocks((*MEANS, *STANDARDIZED), epochs=(first, last))
-        return SampleTable(pa.concat_tables([summarize(block, first, moments) for block in blocks]), self.meta)
+        return SampleTable(pa.concat_tables([summarize(block, first, last, moments) for block in blocks]), self.meta)
 
     def __repr__(self) -> str:
         return f"Dynamics({str(self.path)!r}: {self.unit}s {self._span()})"

@@ -22,9 +22,22 @@ MEANS |= {name: name for name in ("el2n", "avh", "angle", "norm", "nll", "angula
 # Scores that are also averaged after standardizing them within each epoch: ``avh_z``.
 STANDARDIZED = ("avh", "angle", "confidence", "nll", "soft_margin", "margin", "norm", "el2n", "angular_margin")
 
+# The score to use for agreement with people: `LATE_SCORE`, standardized within each epoch, over the later half of them.
+LATE_SCORE = "soft_margin"
+
 # Columns without an upper bound, and the column whose size shows that an epoch has exploded.
 SIZES = {"margin": "margin", "nll": "margin", "norm": "norm"}
 EXPLODED = 10.0
+
+
+def later_half(first: int, last: int) -> int:
+    """The first epoch of the later half of some epochs; the middle one of an odd number belongs to it.
+
+    Examples:
+        >>> later_half(1, 10), later_half(1, 5), later_half(3, 3)
+        (6, 3, 3)
+    """
+    return first + (last - first + 1) // 2
 
 
 def epoch_factors(moments: Moments) -> np.ndarray:
@@ -39,8 +52,8 @@ def _spread(moments: Moments) -> np.ndarray:
     return np.sqrt(np.nan_to_num(moments.variance) * (1 - 1 / np.maximum(moments.n, 1)))
 
 
-def summarize(block: Block, first: int, moments: Mapping[str, Moments]) -> pa.Table:
-    """One row per sample of a block, given the moments of `STANDARDIZED` in each epoch from `first` on."""
+def summarize(block: Block, first: int, last: int, moments: Mapping[str, Moments]) -> pa.Table:
+    """One row per sample of a block, given the moments of `STANDARDIZED` in each epoch from `first` to `last`."""
     epoch, label, pred = block.epoch, block.table["label"].to_numpy(), block.table["pred"].to_numpy()
     starts, count = block.starts, np.diff(block.starts, append=len(epoch))
 
@@ -75,4 +88,7 @@ def summarize(block: Block, first: int, moments: Mapping[str, Moments]) -> pa.Ta
         scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)  # a constant epoch counts as 0
         z = (block.column(name) - moments[name].mean[epoch - first]) * scale[epoch - first]
         columns[f"{name}_z"] = pa.array(mean(z), from_pandas=True)
+        if name == LATE_SCORE:
+            late = np.where(epoch >= later_half(first, last), z, np.nan)
+            columns[f"{name}_late"] = pa.array(mean(late), from_pandas=True)
     return pa.table(columns)

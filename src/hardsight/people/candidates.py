@@ -17,7 +17,7 @@ from scipy.special import softmax
 
 from hardsight.comparison import mid_ranks
 from hardsight.dynamics import Dynamics
-from hardsight.dynamics.summary import STANDARDIZED
+from hardsight.dynamics.summary import STANDARDIZED, later_half
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
 from hardsight.extras import printable
@@ -105,9 +105,9 @@ def epoch_means(dynamics: Dynamics, ids: Any) -> dict[str, np.ndarray]:
     """Each score averaged over all epochs (``avh_epochs``), their first third (``avh_early``), their second half
     (``avh_late``), standardized within each epoch: ``avh_z`` of the summary of these epochs. NaN where it is missing.
     """
-    epochs = dynamics.epochs.tolist()
-    parts = {"epochs": epochs, "early": epochs[: -(-len(epochs) // 3)], "late": epochs[len(epochs) // 2 :]}
-    summaries = {ending: dynamics.summary((part[0], part[-1])).aligned(ids) for ending, part in parts.items()}
+    last = int(dynamics.epochs[-1])
+    parts = {"epochs": (1, last), "early": (1, -(-last // 3)), "late": (later_half(1, last), last)}
+    summaries = {ending: dynamics.summary(part).aligned(ids) for ending, part in parts.items()}
     names = [name for name in STANDARDIZED if summaries["epochs"][f"{name}_z"].null_count < len(ids)]
     return {f"{name}_{ending}": floats(rows[f"{name}_z"]) for name in names for ending, rows in summaries.items()}
 

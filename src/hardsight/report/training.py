@@ -46,6 +46,10 @@ _COLUMNS = {
     "variability": ("variability", "Standard deviation of the label's probability over the {unit}s."),
     "correctness": ("correctness", "Share of the {unit}s in which it was predicted right."),
     "aum": ("area under the margin", "Mean of the label's logit minus the largest other (Pleiss et al., 2020)."),
+    "soft_margin_late": (
+        "late soft margin",
+        "Soft margin, standardized within each {unit}, mean over the later half: what agrees best with people.",
+    ),
     "forgetting": ("forgetting events", "How often it was right and, the next time, wrong (Toneva et al., 2019)."),
     "learned": ("first learned in", "The first {unit} in which it was right; – is never."),
     "seen": ("recorded in", "The number of {unit}s in which it was recorded."),
@@ -255,14 +259,17 @@ def data_map(recorded: Recorded) -> View:
 
 
 def recorded_lists(recorded: Recorded) -> list[SampleList]:
-    """Most forgotten; learned last or never; lowest area under the margin; equal ones by the last."""
-    forgetting, learned, aum = (recorded.columns[name].values for name in ("forgetting", "learned", "aum"))
+    """Hardest late in training; most forgotten; learned last or never; lowest area under the margin; equal ones by the
+    last."""
+    names = ("forgetting", "learned", "aum", "soft_margin_late")
+    forgetting, learned, aum, margin = (recorded.columns[name].values for name in names)
     valid, unit = ~np.isnan(aum), recorded.unit
 
     def first(key: np.ndarray, among: np.ndarray, k: int) -> np.ndarray:
         where = np.flatnonzero(among)
         return where[np.lexsort((aum[where], key[where]))][:k]
 
+    hardest = first(-margin, valid & ~np.isnan(margin), LENGTH)
     forgotten = first(-forgetting, valid & (forgetting > 0), LENGTH)
     never = first(aum, valid & np.isnan(learned), LENGTH // 2)
     late = first(-learned, valid & ~np.isnan(learned), LENGTH - len(never))
@@ -272,7 +279,9 @@ def recorded_lists(recorded: Recorded) -> list[SampleList]:
     note = note if count else f"Every sample was right in some {unit}; the one that took longest comes first."
     mean = f"By the mean over the {unit}s of the label's logit minus the largest other: wrong labels lie low."
     often = f"By how often it was right in one {unit} and then wrong."
+    later = f"By the soft margin over the later half of the {unit}s, each standardized: what agrees best with people."
     return [
+        SampleList("late_margin", "Hardest late in training", later, hardest),
         SampleList("forgotten", "Most forgotten", often, forgotten),
         SampleList("late", "Learned last or never", note, np.concatenate([never, late])),
         SampleList("low_aum", "Lowest area under the margin", mean, first(aum, valid, LENGTH)),

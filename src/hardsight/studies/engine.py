@@ -44,6 +44,7 @@ from hardsight.studies import declared as _declared  # noqa: F401
 from hardsight.studies.study import STUDIES, Cell, Study, data_file
 from hardsight.studies.tables import Results, check_levels, conditions, derived, matches
 from hardsight.untrusted import read_json
+from hardsight.userfile import is_file_function, load_function
 
 _FORMAT = 2
 
@@ -61,6 +62,7 @@ def study(
     where: str | Mapping[str, str] = "",
     data: str | Path | None = None,
     weights: str | Path | None = None,
+    network: str | None = None,
     out: str | Path = "studies",
     device: str | torch.device | None = None,
     minutes: float | None = None,
@@ -78,6 +80,8 @@ def study(
         where: Only these levels, as in ``"pair=mnist-usps|usps-mnist and method=cbst"``, or seeds: ``seed=3``.
         data: Folder with the data sets, mnist.npz for instance.
         weights: A checkpoint that networks start from, for studies that can: pretrained on ImageNet, for instance.
+        network: A network for studies that take one, such as ``timm:NAME``, with its library's weights unless `weights`
+            names others.
         out: Folder to write.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         minutes: Start no cell after this time.
@@ -99,11 +103,13 @@ def study(
     named = [Option("seed", int, 0, Range(0)).check(seed, "where: seed") for seed in wanted.pop("seed", ())]
     if seeds is None and named:
         seeds = max(named) + 1
+    if network is not None and not declared.takes_network:
+        raise InputError(f"network: the study {name} chooses its networks; leave --network out.")
     cells = list(declared.cells(scale, None if seeds is None else whole_number("seeds", seeds, 1)))
     cells = [(levels, seed) for levels, seed in cells if matches(levels, wanted) and (not named or seed in named)]
     folder, checkpoint = (None if path is None else Path(path) for path in (data, weights))
     place = Path(out) / f"{name}-{scale}"
-    runner = _Runner(declared, scale, folder, checkpoint, place, find_device(device), cells)
+    runner = _Runner(declared, scale, folder, checkpoint, network, place, find_device(device), cells)
     errors: list[Exception] = []
     computed, missing = 0, list(cells)
     with disk_errors(runner.place), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
@@ -147,6 +153,13 @@ def _file_hash(path: Path, size: int, changed: int) -> str:
     return content_hash(path.read_bytes())
 
 
+def network_hash(name: str) -> str:
+    """What decides a network but a checkpoint: its name, and the versions of libraries or the file that builds it."""
+    if is_file_function(name):
+        return content_hash(name, data_hash(load_function(name).path))
+    return content_hash(name, provenance()["versions"])
+
+
 def data_hash(path: Path) -> str:
     """The content of a file, or of all files in a folder and their names."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -163,6 +176,7 @@ class _Runner:
     scale: str
     data: Path | None
     weights: Path | None
+    network: str | None
     place: Path
     device: torch.device
     cells: Sequence[tuple[Mapping[str, str], int]]
@@ -173,6 +187,7 @@ class _Runner:
             [_FORMAT, study.name, study.version, self.scale, content_hash(study.code), package_hash()],
             self.settings,
             None if self.weights is None else data_hash(self.weights),
+            *([] if self.network is None else [network_hash(self.network)]),
         )
         files = {name for levels, _ in self.cells for name in study.files(self.scale, levels)}
         self.hashes = {name: data_hash(Path(data_file(name, self.data))) for name in sorted(files)}
@@ -209,7 +224,7 @@ class _Runner:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             start = time.perf_counter()
             shared = self.place / "common" / common[:16]
-            cell = Cell(levels, seed, self.settings, self.data, self.device, self.weights, folder, shared)
+            cell = Cell(levels, seed, self.settings, self.data, self.device, self.weights, folder, shared, self.network)
             rows = self.study.measure(cell)
             rows = [rows] if isinstance(rows, Mapping) else list(rows)
             source = provenance(self.device)
@@ -220,6 +235,8 @@ class _Runner:
             details["versions"] = " ".join(f"{name} {version}" for name, version in source["versions"].items())
             details["revision"] = source_revision() or f"source {package_hash()[:12]}"
             details["rerun"] = self._command(levels, seed)
+            if self.study.takes_network:
+                details["network"] = self.network or ""
             rows = [{**levels, "seed": seed, **row, **details} for row in rows]
             # JSON holds no NumPy numbers.
             rows = [{k: v.item() if hasattr(v, "item") else v for k, v in row.items()} for row in rows]
@@ -231,6 +248,7 @@ class _Runner:
         where = " and ".join(f"{name}={level}" for name, level in {**levels, "seed": seed}.items())
         command = f"hardsight study run {self.study.name} --scale {self.scale} --where {shlex.quote(where)}"
         command += " --data FOLDER" if self.study.files(self.scale, levels) else ""
+        command += "" if self.network is None else f" --network {shlex.quote(self.network)}"
         return command + ("" if self.weights is None else " --weights FILE")
 
     def results(self) -> Results:

@@ -79,6 +79,7 @@ class Cell:
         weights: The checkpoint that networks start from; None: they start from scratch.
         folder: An empty folder for files that are deleted afterwards.
         common: Folder for what several cells need; see `shared`.
+        network: The user's network, for studies that take one: ``timm:NAME``, for instance.
     """
 
     levels: Mapping[str, str]
@@ -89,6 +90,7 @@ class Cell:
     weights: Path | None
     folder: Path
     common: Path
+    network: str | None = None
 
     def file(self, name: str) -> str:
         """The path of a data set in the data folder; built-in data sets keep their name."""
@@ -137,6 +139,7 @@ class Study:
             each combination of levels.
         average: A factor over whose levels the mean of each seed is added, as the level ``average``.
         takes_weights: Whether networks can start from a checkpoint.
+        takes_network: Whether the user can name the network.
         family: Name of the family of tests that a line belongs to, by its levels; Holm's correction is within families.
         version: Increased when results change their meaning: older cells are then computed again.
     """
@@ -158,6 +161,7 @@ class Study:
     sweeps: tuple[Sweep, ...] = ()
     average: str = ""
     takes_weights: bool = False
+    takes_network: bool = False
     version: int = 1
 
     def __post_init__(self) -> None:

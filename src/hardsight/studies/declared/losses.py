@@ -5,6 +5,7 @@ Nothing is chosen on test data. ``best`` is the best epoch by test accuracy: the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -62,9 +63,15 @@ def _scales(paper: dict[str, Any], seconds: float, smoke: tuple[str, ...]) -> di
     }
 
 
+def _loss_name(levels: Mapping[str, str]) -> str:
+    """The name of a loss from an objective, and where a study has them, logits and a term of pairs."""
+    logits, pairs = levels.get("logits", "linear"), levels.get("pairs", "none")
+    return levels["loss"] + ("" if logits == "linear" else f"@{logits}") + ("" if pairs == "none" else f"+{pairs}")
+
+
 def _trained(cell: Cell) -> dict[str, float]:
     """Train with a loss and measure the network."""
-    recipe, data = recipe_of(cell, loss=cell.levels["loss"]), split_data(cell)
+    recipe, data = recipe_of(cell, loss=_loss_name(cell.levels)), split_data(cell)
     recipe = recipe.replace(lr=float(cell.levels.get("rate", 1)) * recipe.lr)
     trained = train_cell(cell, data, recipe)
     network, history = trained.model.module, trained.history
@@ -121,6 +128,22 @@ _loss_study(
     pooled="euclid:paper",  # Table 1's p-values are the AMC-Loss's against this one
     factors={"loss": ("ce", "euclid:paper", "amc:paper", "amc:released", "amc:released,pairs=classes")},
     scales=_scales(CIFAR, 45, ("ce", "amc:paper")),
+)(_trained)
+
+# Beyond the papers.
+_loss_study(
+    "el-angular",
+    question="Does the Encouraging Loss help on logits that see angles only?",
+    paper="",
+    factors={"logits": ("linear", "angular", "cosine", "cosface"), "loss": ("ce", "el:0.75", "el:exact,match")},
+    scales=_scales(CIFAR, 50, ("ce", "el:0.75")),
+)(_trained)
+_loss_study(
+    "el-amc",
+    question="Does the Encouraging Loss help beside the AMC-Loss?",
+    paper="",
+    factors={"pairs": ("none", "amc:paper", "amc:released"), "loss": ("ce", "el:0.75", "el:exact,match")},
+    scales=_scales(CIFAR, 50, ("ce", "el:0.75")),
 )(_trained)
 
 

@@ -8,6 +8,7 @@ class means of these images in place of class weights; ``…@views`` is the mean
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 SPLIT_SEED, _IMAGES = 20200713, 10_000
 # Cross-entropy alone: smoothed labels would move angles and margins.
-_COMMON = {"label_smoothing": 0.0, "lr": 0.4, "ema": 0.0, "graph": True}
+CIFAR_RECIPE = {"label_smoothing": 0.0, "lr": 0.4, "ema": 0.0, "graph": True}
 _RECIPES = {
     "resnet18-32": {"epochs": 30},
     "densenet121-32": {"epochs": 12, "lr": 0.2},
@@ -34,6 +35,11 @@ _RECIPES = {
 }
 _SMALL = {"precision": "float32", "graph": False, "channels_last": False, "batch_size": 32, "warmup": 1.0, "lr": 0.05}
 _VIEWED = ("avh", "angular_margin", "confidence", "soft_margin")
+AGREEMENT = {
+    "spearman": Measure("Spearman's correlation with human selection frequency", better="higher"),
+    "pearson": Measure("Pearson's correlation", better="higher"),
+    "kendall": Measure("Kendall's tau-b", better="higher"),
+}
 _COEFFICIENTS = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}
 
 
@@ -43,11 +49,7 @@ _COEFFICIENTS = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendal
     paper="AVH, Table 2 and 6 to 9",
     factors={"network": tuple(_RECIPES)},
     details=("half", "score"),
-    measures={
-        "spearman": Measure("Spearman's correlation with human selection frequency", better="higher"),
-        "pearson": Measure("Pearson's correlation", better="higher"),
-        "kendall": Measure("Kendall's tau-b", better="higher"),
-    },
+    measures=AGREEMENT,
     scales={
         "smoke": Scale(
             1, 8, settings={"data": "digits", "recipe": _SMALL | {"epochs": 3}}, levels={"network": ("small-cnn",)}
@@ -60,22 +62,30 @@ _COEFFICIENTS = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendal
 def _agreement(cell: Cell) -> list[dict[str, Any]]:
     """One row per half and score: how well it agrees, with the sign that makes agreement positive."""
     (training, test), network = split_data(cell), cell.levels["network"]
-    recipe = hs.presets.PRESETS["cifar-resnet18"].recipe.replace(**_COMMON | _RECIPES.get(network, {}))
+    recipe = hs.presets.PRESETS["cifar-resnet18"].recipe.replace(**CIFAR_RECIPE | _RECIPES.get(network, {}))
     recipe = on_device(recipe.replace(**cell.settings["recipe"]).replace(seed=cell.seed), cell.device)
     trained = train_cell(cell, (training, test), recipe, network, record=("test",))
     columns, labels = _columns(trained.model.module, test, cell.device), all_labels(test, "data")
     columns |= _over_epochs(hs.Dynamics(cell.folder / "run" / "test"), test.ids)
-    frequency = _frequency(cell, labels)
+    frequency = human_frequency(cell, labels)
     choosing = np.zeros(max(_IMAGES, len(labels)), bool)
     choosing[np.random.default_rng(SPLIT_SEED).permutation(len(choosing))[: len(choosing) // 2]] = True
     rows = []
     for half, images in (("choosing", choosing[: len(labels)]), ("reporting", ~choosing[: len(labels)])):
-        for score, values in columns.items():
-            sign = _direction(score)
-            agreed = {
-                name: sign * of(values[images], frequency[images]).statistic for name, of in _COEFFICIENTS.items()
-            }
-            rows.append({"half": half, "score": score, **agreed, "n": int(images.sum())})
+        rows += [{"half": half, **row} for row in agreement_rows(columns, frequency, images)]
+    return rows
+
+
+def agreement_rows(
+    columns: Mapping[str, np.ndarray], frequency: np.ndarray, images: np.ndarray | None = None
+) -> list[dict[str, Any]]:
+    """One row per score: how well it agrees with people on some images (all if None), as `AGREEMENT` measures it."""
+    images = np.ones(len(frequency), bool) if images is None else images
+    rows = []
+    for score, values in columns.items():
+        sign = _direction(score)
+        agreed = {name: sign * of(values[images], frequency[images]).statistic for name, of in _COEFFICIENTS.items()}
+        rows.append({"score": score, **agreed, "n": int(images.sum())})
     return rows
 
 
@@ -85,10 +95,10 @@ def _direction(score: str) -> int:
     return 1 if base == "neighbor_agreement" or not hs.SCORES[base].higher_is_harder else -1
 
 
-def _frequency(cell: Cell, labels: np.ndarray) -> np.ndarray:
+def human_frequency(cell: Cell, labels: np.ndarray) -> np.ndarray:
     """The share of people who chose the label: CIFAR-10H, or for the digits a simulation in which half tie at 1."""
     if "data_human" in cell.settings:
-        counts = np.load(cell.file(cell.settings["data_human"]))["counts"]
+        counts = np.load(cell.file(cell.settings["data_human"]))["counts"][: len(labels)]
         return counts[np.arange(len(labels)), labels] / counts.sum(1)
     draw = np.random.default_rng(0)
     return draw.binomial(50, np.minimum(draw.beta(9, 1, len(labels)) + 0.1, 1)) / 50

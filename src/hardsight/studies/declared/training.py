@@ -9,13 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hardsight.data import ArraySamples, Columns, Samples, all_labels, as_pixels, load_digits, open_data
+from hardsight.data import ArraySamples, Columns, Samples, View, all_labels, as_pixels, load_digits, open_data
 from hardsight.errors import InputError
 from hardsight.heads import capture
 from hardsight.presets import PRESETS
 from hardsight.recipes import Recipe
 from hardsight.studies.study import Cell
 from hardsight.training import Trained, train
+
+# CIFAR-10 in a minute of a CPU: a small network and a fifth of the training images, about 61% accurate.
+SMALL_CIFAR = {
+    "data": "cifar10.npz",
+    "model": "small-cnn",
+    "network": "strided-cnn",
+    "recipe": {"epochs": 10, "batch_size": 128, "crop": 2, "flip": True},
+    "pool": 10_000,
+}
 
 
 def split_digits(every: int = 5) -> tuple[ArraySamples, ArraySamples]:
@@ -37,6 +46,11 @@ def split_data(cell: Cell) -> tuple[Samples, Samples]:
     folder = Path(name, "train").is_dir()
     training, test = ("/train", "/val") if folder else (":train", ":test")
     return open_data(name + training, columns=columns), open_data(name + test, columns=columns)
+
+
+def first_of(samples: Samples, n: int | None) -> Samples:
+    """The first n samples; all of them if there are no more, or n is None."""
+    return samples if n is None or n >= len(samples) else View(samples, np.arange(n))
 
 
 def recipe_of(cell: Cell, preset: str = "", **changes: Any) -> Recipe:
