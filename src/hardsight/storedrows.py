@@ -29,7 +29,7 @@ from hardsight.untrusted import check_table
 
 EAGER_ROWS = 1_000_000  # smaller runs are read as a whole
 _PIECE = 1 << 16  # rows at a time
-_CACHE = 1 << 28  # bytes of columns that stay in memory because they may be asked for again
+_CACHE = 1 << 27  # bytes of columns that stay in memory because they may be asked for again
 _FEW = 1 << 17  # rows that are taken into memory; of more, only their places are kept
 
 
@@ -110,6 +110,11 @@ class StoredRows:
 
     def __len__(self) -> int:
         return int(self._columns.ends[-1]) if self._places is None else len(self._places)
+
+    @property
+    def places(self) -> np.ndarray:
+        """Which of the rows on disk these are, in which order."""
+        return np.arange(len(self)) if self._places is None else self._places
 
     @property
     def column_names(self) -> list[str]:
@@ -257,8 +262,8 @@ def _compare(part: Part, kept: bool) -> _Unit | None:
             models |= {*pc.unique(scores["model"]).to_pylist()}
         if any(other is not None and not other["id"].equals(scores["id"]) for other in others):
             return None
-        valid = samples["error"].is_valid()
-        if pc.any(valid.slice(0, good)).as_py() or not pc.all(valid.slice(good)).as_py():
+        failed = samples["error"].is_valid().to_numpy()
+        if failed[:good].any() or not failed[good:].all():
             return None
         labeled |= samples["label"].slice(0, good).null_count < good
         errors.append(samples.slice(good).select(["id", "error"]))
