@@ -366,6 +366,10 @@ class SampleTable:
             raise InputError(f"values must be one per row: expected {len(self):,}, got {len(column):,}.")
         return self.with_rows(self._rows.append_column(name, column))
 
+    def select_rows(self, places: np.ndarray, columns: Sequence[str]) -> Rows:
+        """Some columns of rows in any order; of a large run on disk they stay there."""
+        return self._rows.select(columns).take(pa.array(places))
+
     def with_rows(self, rows: Rows) -> SampleTable:
         """The table with these rows instead of its own; what is known of how it was made stays."""
         return SampleTable(rows, self.meta, self.bad, self._vectors)

@@ -175,7 +175,6 @@ class Lists:
     ) -> None:
         self.table, self.names, self.numbers = table, pa.array(names, pa.string()), pa.array(numbers, pa.int64())
         self._p, self._suspicion, (order, action) = ranked.p, ranked.suspicion, ordered_actions(ranked)
-        self._p.other = self._p.label_rank = np.empty(0)
         n, bad = len(order), np.zeros(len(table.bad), np.int8)
         self.row = np.arange(n + len(bad), dtype=np.int32)
         self.row[:n] = order

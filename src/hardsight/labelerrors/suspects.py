@@ -19,7 +19,8 @@ from hardsight.probabilities import check_probabilities
 from hardsight.registry import Range
 from hardsight.runs import Folds, Meta
 from hardsight.scoring.probabilities import score_probabilities
-from hardsight.table import SampleTable
+from hardsight.storedrows import StoredRows
+from hardsight.table import Rows, SampleTable
 
 ACTIONS = ("relabel", "review", "keep", "drop")
 # Of each action but the last: unreadable samples are dropped, and the error is the reason.
@@ -116,6 +117,7 @@ def ranked_labels(table: SampleTable, by: str | None, count: int | None, share: 
     suspects = 0 if chance.near else min(count, int(contradicted.sum()))
     order = _order(table, contradicted, suspicion)
     gate = automatic(p, estimate)
+    del p.other, p.label_rank  # of a large run they are large, too
     facts: dict[str, Any] = {"by": ranking.name, "suspects": suspects, "automatic": gate, "estimate": None}
     if estimate is not None and gate.kind not in ("chance", "implausible"):
         low, high = estimate.low * labeled, estimate.high * labeled
@@ -141,10 +143,10 @@ def _order(table: SampleTable, contradicted: np.ndarray, suspicion: np.ndarray) 
     return order
 
 
-def _columns(ranked: RankedLabels, order: np.ndarray) -> pa.Table:
+def _columns(ranked: RankedLabels, order: np.ndarray) -> Rows:
     """The columns of `label_errors` in an order of the rows whose first are the suspects."""
     p, n = ranked.p, len(order)
-    rows = pa.table({"id": p.table.column("id").take(pa.array(order))})
+    rows = p.table.select_rows(order, ["id"])
     labeled, suspect = p.labeled[order], np.arange(n) < ranked.suspects
     unknown = np.full(n, bool(p.missing))
     columns = {
@@ -189,6 +191,7 @@ def actions(
     ranked = ranked_labels(table, by, count, share)
     order, action = ordered_actions(ranked)
     rows = _columns(ranked, order)
+    rows = rows.to_table() if isinstance(rows, StoredRows) else rows
     rows = rows.add_column(1, "action", pa.array(ACTIONS).take(pa.array(action)))
     rows = rows.append_column("reason", pa.array(REASONS).take(pa.array(action)))
     bad = pa.table({"id": table.bad["id"], "action": pa.repeat("drop", len(table.bad)), "reason": table.bad["error"]})
