@@ -43,7 +43,7 @@ _RELABEL, _REVIEW = ACTIONS.index("relabel"), ACTIONS.index("review")
 # Columns of the lists, beside which the scores are put.
 _COLUMNS = ("id", "action", "label", "suggested", "pred", "suspicion", "rank", "p_label", "p_pred", "reason")
 _ROWS = 1 << 17  # written at a time
-_BYTES = 1 << 29  # of scores in memory, at 8 bytes for each
+_BYTES = 1 << 27  # of scores in memory, at 8 bytes for each
 _SHOWN = 10  # suspects in the summary
 _RISKY = r"^[=+\-@'\t\r\n＝＋－＠]"  # a spreadsheet would calculate it: in a CSV ' is before it, and before ' itself
 
@@ -232,16 +232,19 @@ class Lists:
         """All rows with their scores, in pieces."""
         names = [name for name in self.table.scores if name not in _COLUMNS]
         many = max(_BYTES // (8 * len(names) or 1), _ROWS)
-        for first in range(0, max(len(self), 1), many):  # in which a score is read once
-            index = self.row[first : first + many]
-            index = pa.array(index, mask=index >= len(self.table))
-            scores = {name: self.table.column(name).take(index) for name in names}
-            for start in range(0, max(len(index), 1), _ROWS):
-                part = slice(first + start, min(first + start + _ROWS, first + len(index)))
-                rows = self.rows(part)
-                for name, values in scores.items():
-                    rows = rows.append_column(name, values.slice(start, len(rows)))
-                yield part, rows
+        for start in range(0, max(len(self), 1), many):
+            yield from self._pieces(slice(start, start + many), names)
+
+    def _pieces(self, rows: slice, names: Sequence[str]) -> Iterator[tuple[slice, pa.Table]]:
+        index = self.row[rows]
+        index = pa.array(index, mask=index >= len(self.table))
+        scores = pa.table({name: self.table.column(name).take(index) for name in names})  # each is read once for all
+        for start in range(0, max(len(index), 1), _ROWS):
+            part = slice(rows.start + start, min(rows.start + start + _ROWS, rows.start + len(index)))
+            piece, here = self.rows(part), np.arange(start, min(start + _ROWS, len(index)))
+            for name in names:  # copied: who keeps a piece must not keep them all
+                piece = piece.append_column(name, scores[name].take(pa.array(here)))
+            yield part, piece
 
     def sort(self) -> None:
         """Put the rows into the order of their actions."""
