@@ -173,6 +173,11 @@ class SampleTable:
         return self._vectors
 
     @property
+    def on_disk(self) -> bool:
+        """Whether the rows stay on disk, as those of a large run do."""
+        return isinstance(self._rows, StoredRows)
+
+    @property
     def vector_places(self) -> np.ndarray:
         """The row of each sample among the vectors, −1 where it has none."""
         vectors = self.stored_vectors
@@ -367,7 +372,7 @@ class SampleTable:
         return self.with_rows(self._rows.append_column(name, column))
 
     def select_rows(self, places: np.ndarray, columns: Sequence[str]) -> Rows:
-        """Some columns of rows in any order; of a large run on disk they stay there."""
+        """Some columns of rows in any order; those of a large run stay on disk."""
         return self._rows.select(columns).take(pa.array(places))
 
     def with_rows(self, rows: Rows) -> SampleTable:
