@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
@@ -19,6 +20,10 @@ from scipy import stats
 
 from hardsight.errors import InputError
 from hardsight.stats import half_width
+
+_MANY = 1 << 20  # samples of which an array of eight bytes each is large
+_BLOCK = 1 << 16  # samples at a time
+_RESAMPLED_BYTES = 1 << 30  # of resamples at a time, about 80 bytes for each sample
 
 
 class Correlation(NamedTuple):
@@ -40,18 +45,43 @@ def pearson(x: np.ndarray, y: np.ndarray) -> Correlation:
 
 def spearman(x: np.ndarray, y: np.ndarray) -> Correlation:
     """Spearman's correlation of two arrays without NaN; ties share their mean rank."""
-    n = len(x)
-    u, v = ((stats.rankdata(values) - 0.5) / n - 0.5 for values in (x, y))
+    n, x, y = len(x), _codes(x), _codes(y)
+    u, v = (_mid_ranks(codes) for codes in (x, y))
     variance_u, variance_v, covariance = (u * u).mean(), (v * v).mean(), (u * v).mean()
     if not variance_u or not variance_v:
         return _with_interval(np.nan, np.full(n, np.nan))
     value = float(covariance / np.sqrt(variance_u * variance_v))
-    # A sample counts through its own ranks, and because it moves the ranks of all the others above it.
-    on_covariance = u * v - covariance + _moved(x, v) - covariance + _moved(y, u) - covariance
-    on_u = u * u - variance_u + 2 * (_moved(x, u) - variance_u)
-    on_v = v * v - variance_v + 2 * (_moved(y, v) - variance_v)
-    influence = on_covariance / np.sqrt(variance_u * variance_v) - value / 2 * (on_u / variance_u + on_v / variance_v)
+    # A sample counts through its own ranks, and because it moves the ranks of all the others above it. Sums are taken
+    # in place: of many samples every array is large.
+    influence = u * v
+    influence -= covariance
+    for codes, weight in ((x, v), (y, u)):
+        influence += _moved(codes, weight)
+        influence -= covariance
+    influence /= np.sqrt(variance_u * variance_v)
+    own = _on_variance(x, u, variance_u)
+    own += _on_variance(y, v, variance_v)
+    own *= value / 2
+    influence -= own
     return _with_interval(value, influence)
+
+
+def _mid_ranks(codes: np.ndarray) -> np.ndarray:
+    """Ranks over n between ±½, those of ties their mean."""
+    upto = np.cumsum(count := np.bincount(codes))
+    return (((2 * upto - count + 1) / 2 - 0.5) / len(codes) - 0.5)[codes]
+
+
+def _on_variance(codes: np.ndarray, ranks: np.ndarray, variance: float) -> np.ndarray:
+    """The influence of each sample on the variance of the ranks, over it."""
+    moved = _moved(codes, ranks)
+    moved -= variance
+    moved *= 2
+    influence = ranks * ranks
+    influence -= variance
+    influence += moved
+    influence /= variance
+    return influence
 
 
 def kendall(x: np.ndarray, y: np.ndarray) -> Correlation:
@@ -59,20 +89,37 @@ def kendall(x: np.ndarray, y: np.ndarray) -> Correlation:
     n, (x, y) = len(x), _code_pair(x, y)
     if not y.any():
         return _with_interval(np.nan, np.full(n, np.nan))
-    (x_below, x_upto), (y_below, y_upto) = _ranks(x), _ranks(y)
-    pair, pair_upto = _ranks(_codes(x * n + y))
-    below = np.zeros(n, dtype=np.int64)  # in both x and y
-    for _, upper, upto, start in below_pairs(x, y):
-        below[upper] += upto - start
     # With h = 1 where another sample lies below, ½ where it ties, sign(x_i − x_j) is 2h − 1; sums of h are mid-ranks.
-    lower_y, lower_x = pair - x_below, _ranks(_codes(y * n + x))[0] - y_below  # among ties in x, among ties in y
-    middle = below + (lower_y + lower_x) / 2 + (pair_upto - pair) / 4
-    both = 4 * middle - (x_below + x_upto + y_below + y_upto) + n  # how many agree in order, minus how many do not
-    x_apart, y_apart = n - (x_upto - x_below), n - (y_upto - y_below)  # how many differ from each sample
-    pairs, x_pairs, y_pairs = both.mean(), x_apart.mean(), y_apart.mean()
+    # Summed in quarters and in place: below in both x and y, below among ties in x or in y, and ties in both.
+    both = np.zeros(n, dtype=np.int64)  # how many agree in order with each sample, minus how many do not
+    for _, upper, upto, start in below_pairs(x, y):
+        both[upper] += upto - start
+    both *= 4
+    below, upto = _ranks(_pair_codes(y, x))
+    both += 2 * below
+    below, upto = _ranks(_pair_codes(x, y))
+    both += below
+    both += upto
+    del below, upto
+    both += n
+    apart = []  # how many differ from each sample in x, and in y
+    for codes in (x, y):
+        below, upto = _ranks(codes)
+        both -= 3 * below
+        both -= upto
+        apart.append(n - (upto - below))
+    del below, upto
+    pairs, x_pairs, y_pairs = (values.mean() for values in (both, *apart))
     scale = np.sqrt(x_pairs * y_pairs)
     value = float(pairs / scale)
-    influence = 2 * (both - pairs) / scale - value * ((x_apart - x_pairs) / x_pairs + (y_apart - y_pairs) / y_pairs)
+    influence = both - pairs
+    del both
+    influence *= 2
+    influence /= scale
+    own = (apart[0] - x_pairs) / x_pairs
+    own += (apart[1] - y_pairs) / y_pairs
+    own *= value
+    influence -= own
     return _with_interval(value, influence)
 
 
@@ -81,7 +128,27 @@ COEFFICIENTS = {"spearman": spearman, "pearson": pearson, "kendall": kendall}
 
 def _codes(values: np.ndarray) -> np.ndarray:
     """The rank of each value among the distinct ones: 0, 1, … ."""
-    return np.unique(values, return_inverse=True)[1]
+    order = np.argsort(values)
+    ordered = values[order]
+    new = np.zeros(len(values), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    del ordered
+    codes = np.empty(len(values), _index_type(len(values)))
+    codes[order] = np.cumsum(new, dtype=codes.dtype)
+    return codes
+
+
+def _pair_codes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Codes of pairs of codes: ties are pairs that are equal in both."""
+    pairs = x.astype(np.int64)
+    pairs *= len(x)
+    pairs += y
+    return _codes(pairs)
+
+
+def _index_type(n: int) -> type[np.signedinteger]:
+    """Of places among n samples: the type that NumPy takes without a conversion, or of many the smaller one."""
+    return np.intp if n <= _MANY else np.int32
 
 
 def _code_pair(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
@@ -104,11 +171,12 @@ def below_pairs(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[np.ndarray, np.n
     For each bit ``(lower, upper, upto, start)`` are the samples without and with the bit; the pairs of ``upper[k]`` are
     those with ``lower[start[k]:upto[k]]``: a few index arrays instead of n² pairs.
     """
-    order = np.lexsort((-y, x))  # ties in x run down in y, so that none has another below it
+    type_ = _index_type(len(x))
+    order = np.lexsort((-y, x)).astype(type_)  # ties in x run down in y, so that none has another below it
     for bit in reversed(range(int(y.max()).bit_length())):
         codes = y[order]
         high = (codes >> bit & 1).astype(bool)
-        zeros = np.cumsum(~high)
+        zeros = np.cumsum(~high, dtype=type_)
         node = np.flatnonzero(np.diff(codes >> bit + 1, prepend=-1))  # where the halves of the bit before begin
         start = np.repeat(zeros[node] - ~high[node], np.diff(node, append=len(y)))
         lower, upper = order[~high], order[high]
@@ -116,12 +184,57 @@ def below_pairs(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[np.ndarray, np.n
         order = np.concatenate([lower, upper])
 
 
-def _moved(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _moved(codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """For each sample the mean over all j of weight_j where x_j is above it, and half of it where x_j ties with it."""
-    order, inverse = np.unique(x, return_inverse=True)
-    at = np.bincount(inverse, weight, minlength=len(order))
-    above = at.sum() - np.cumsum(at)
-    return (above + at / 2)[inverse] / len(x)
+    at = np.bincount(codes, weight)
+    above = np.cumsum(at)
+    np.subtract(at.sum(), above, out=above)
+    at /= 2
+    above += at
+    del at
+    moved = above[codes]
+    moved /= len(codes)
+    return moved
+
+
+class Influences:
+    """Influences of the same samples on several correlations; of many samples they are kept in a file, not in memory.
+
+    Args:
+        n: Samples.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n, self._file = n, tempfile.TemporaryFile() if n > _MANY else None  # noqa: SIM115 - closed by close
+        self._kept: list[np.ndarray] = []
+        self._means: list[float] = []
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, influence: np.ndarray) -> None:
+        """One more correlation."""
+        self._means.append(float(influence.mean()))
+        if self._file is None:
+            self._kept.append(influence)
+        else:
+            influence.tofile(self._file)
+
+    def covariance(self, order: Sequence[int]) -> np.ndarray:
+        """Covariances of the correlations in this order, ``(S, S)``."""
+        if self._file is None:
+            return np.atleast_2d(np.cov(np.stack([self._kept[k] for k in order])))
+        means, total = np.array(self._means)[:, None], np.zeros((len(self._means), len(self._means)))
+        for start in range(0, self.n, _BLOCK):
+            count, rows = min(_BLOCK, self.n - start), []
+            for k in range(len(means)):
+                self._file.seek(8 * (k * self.n + start))
+                rows.append(np.frombuffer(self._file.read(8 * count)))
+            block = np.stack(rows) - means
+            total += block @ block.T
+        return (total / (self.n - 1))[np.ix_(order, order)]
 
 
 def _standardized(x: np.ndarray) -> np.ndarray:
@@ -198,7 +311,7 @@ def resampled(
         return np.stack([function(counts) for function in functions], axis=1)
 
     # NumPy releases the interpreter in the loops that matter, so threads share the work.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(max(min(os.cpu_count() or 1, _RESAMPLED_BYTES // (80 * n)), 1)) as pool:
         return np.stack(list(pool.map(resample, range(resamples))))
 
 
@@ -239,7 +352,7 @@ def _spearman_of(columns: np.ndarray, y: np.ndarray) -> _OfCounts:
 
 def _kendall_of(columns: np.ndarray, y: np.ndarray) -> _OfCounts:
     coded = [_code_pair(column, y) for column in columns]
-    pairs = [((x, y, _codes(x * len(y) + y)), list(below_pairs(x, y))) for x, y in coded]
+    pairs = [((x, y, _pair_codes(x, y)), list(below_pairs(x, y))) for x, y in coded]
 
     def correlations(counts: np.ndarray) -> np.ndarray:
         n, values = len(counts), []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -100,23 +100,43 @@ def fit_temperature(logits: Any, labels: Any) -> float:
         3.641
     """
     z = check_logits(logits)
-    return _fit(z, check_labels(labels, len(z), z.shape[1]).to(z.device))
+    y = check_labels(labels, len(z), z.shape[1]).to(z.device)
+    return _fit(lambda: ((z[part], y[part]) for part in blocks(z)), len(z))
 
 
-def _fit(z: Tensor, y: Tensor) -> float:
-    target = z.gather(1, y[:, None])[:, 0]
+def fit_temperature_in_parts(parts: Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]], n: int) -> float:
+    """`fit_temperature` of n samples that are not in memory at a time.
+
+    Args:
+        parts: Returns logits ``(M, C)`` and labels ``(M,)``, some samples at a time; it is called for every step.
+        n: How many samples there are in all.
+    """
+    return _fit(lambda: ((torch.from_numpy(z).double(), torch.from_numpy(y)) for z, y in parts()), n)
+
+
+_Parts: TypeAlias = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # logits and labels, some samples at a time
+
+
+def _fit(parts: _Parts, n: int) -> float:
+    step, start, few, largest, apart = max(n // _FEW, 1), 0, [], True, 0.0
+    for z, y in parts():
+        target = z.gather(1, y[:, None])[:, 0]
+        largest = largest and bool((z.amax(1) == target).all())
+        apart += float((z.mean(1) - target).sum(dtype=torch.float64))
+        few.append((z[-start % step :: step], y[-start % step :: step]) if n > 2 * _FEW else (z[:0], y[:0]))
+        start += len(z)
     # The slope by 1/T is Σ (mean logit − target) at T = ∞ and Σ (largest − target) at T = 0; it only grows.
-    if (z.amax(1) == target).all():
+    if largest:
         return TEMPERATURES[0]
-    if (z.mean(1) - target).sum(dtype=torch.float64) >= 0:
+    if apart >= 0:
         return TEMPERATURES[1]
     low, inverse, high = 1 / TEMPERATURES[1], 1.0, 1 / TEMPERATURES[0]
-    if len(z) > 2 * _FEW:  # most steps with a few samples, so that one or two with all of them are enough
-        few = torch.arange(0, len(z), len(z) // _FEW, device=z.device)
-        inverse = 1 / _fit(z[few], y[few])
+    if n > 2 * _FEW:  # most steps with a few samples, so that one or two with all of them are enough
+        some = [torch.cat(each) for each in zip(*few, strict=True)]
+        inverse = 1 / _fit(lambda: [(some[0], some[1])], len(some[0]))
     tried: set[float] = set()
     for _ in range(100):
-        slope, curvature = _slopes(z, y, inverse)
+        slope, curvature = _slopes(parts, n, inverse)
         tried.add(inverse)
         low, high = (inverse, high) if slope < 0 else (low, inverse)
         step = float(np.clip(inverse - slope / curvature, low, high)) if curvature > 0 else low
@@ -128,19 +148,18 @@ def _fit(z: Tensor, y: Tensor) -> float:
     return float(np.clip(1 / inverse, *TEMPERATURES))
 
 
-def _slopes(z: Tensor, y: Tensor, inverse: float) -> tuple[float, float]:
+def _slopes(parts: _Parts, n: int, inverse: float) -> tuple[float, float]:
     """First and second derivative of the mean negative log-likelihood by 1/T."""
     slope = curvature = 0.0
-    for part in blocks(z):
-        block = z[part]
+    for block, labels in parts():
         below = block - block.amax(1, keepdim=True)
         weights = (below * inverse).exp_()
-        total, target = weights.sum(1), below.gather(1, y[part, None])[:, 0]
+        total, target = weights.sum(1), below.gather(1, labels[:, None])[:, 0]
         mean = weights.mul_(below).sum(1).div_(total).double()
         square = weights.mul_(below).sum(1).div_(total).double()
         slope += float((mean - target).sum())
         curvature += float((square - mean**2).sum())
-    return slope / len(z), curvature / len(z)
+    return slope / n, curvature / n
 
 
 def blocks(values: Tensor) -> Iterator[slice]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -70,7 +71,7 @@ class _Columns:
         pieces = map_paths(lambda path: _read_column(files[path], name, type_), files)
         values = pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], type_)
         self.cache[name] = values
-        while len(self.cache) > 1 and sum(column.nbytes for column in self.cache.values()) > _CACHE:
+        while sum(column.nbytes for column in self.cache.values()) > _CACHE:
             self.cache.popitem(last=False)
         return values
 
@@ -112,12 +113,18 @@ class StoredRows:
         return int(self._columns.ends[-1]) if self._places is None else len(self._places)
 
     @property
+    def places(self) -> np.ndarray:
+        """Which of the rows on disk these are, in which order."""
+        return np.arange(len(self)) if self._places is None else self._places
+
+    @property
     def column_names(self) -> list[str]:
         return [*self._columns.kinds, *self._added]
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema(self._columns.types | {name: values.type for name, values in self._added.items()})
+        types = {name: self._columns.types[name] for name in self._columns.kinds}
+        return pa.schema(types | {name: values.type for name, values in self._added.items()})
 
     @property
     def nbytes(self) -> int:
@@ -147,6 +154,13 @@ class StoredRows:
 
     def slice(self, start: int, length: int) -> pa.Table | Self:
         return self.take(pa.array(np.arange(start, min(start + length, len(self)))))
+
+    def select(self, names: Sequence[str]) -> Self:
+        """These columns alone."""
+        columns = copy(self._columns)
+        columns.kinds = {name: kind for name, kind in columns.kinds.items() if name in names}
+        added = {name: values for name, values in self._added.items() if name in names}
+        return type(self)(columns, self._places, added)
 
     def append_column(self, name: str, values: Any) -> Self:
         column = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
@@ -264,7 +278,7 @@ def _compare(part: Part, kept: bool) -> _Unit | None:
         if failed[:good].any() or not failed[good:].all():
             return None
         labeled |= samples["label"].slice(0, good).null_count < good
-        errors.append(samples.slice(good).select(["id", "error"]))
+        errors.append(samples.select(["id", "error"]).filter(pa.array(np.arange(len(samples)) >= good)))  # a copy
     return _Unit(rows, pa.concat_tables(errors), models, labeled)
 
 

@@ -22,6 +22,7 @@ from hardsight.idtables import as_arrow, read_by_id
 from hardsight.printing import html_table, percent, text_table
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import Counts, Meta, RunWriter, is_run, read_run
+from hardsight.runs.ids import pieces_of, places_among, repeated_ids
 from hardsight.scores import SCORES, norm_within_class
 from hardsight.storedrows import StoredRows
 from hardsight.stores import as_path
@@ -145,7 +146,7 @@ class SampleTable:
             raise InputError(f"a SampleTable needs a column id, got {', '.join(rows.column_names)}.")
         if missing := rows["id"].null_count:
             raise InputError(f"ids must name every sample, but {missing:,} of {len(rows):,} are missing.")
-        if repeated := len(rows) - len(pc.unique(rows["id"])):
+        if repeated := _repeated(rows["id"]):
             values = pc.value_counts(rows["id"])
             first = values.filter(pc.greater(values.field("counts"), 1))[0]["values"].as_py()
             raise InputError(f"ids must be unique, but {repeated:,} repeat (first: {first!r}).")
@@ -170,6 +171,21 @@ class SampleTable:
         if callable(self._vectors):
             self._vectors = self._vectors()
         return self._vectors
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the rows stay on disk, as those of a large run do."""
+        return isinstance(self._rows, StoredRows)
+
+    @property
+    def vector_places(self) -> np.ndarray:
+        """The row of each sample among the vectors, −1 where it has none."""
+        vectors = self.stored_vectors
+        if vectors is None:
+            return np.full(len(self), -1)
+        if isinstance(self._rows, StoredRows) and isinstance(vectors, StoredRows):
+            return self._rows.places  # their ids were compared when the run was opened
+        return places_among(self._rows["id"].cast(pa.string()), vectors["id"])
 
     # Looking.
 
@@ -355,6 +371,10 @@ class SampleTable:
             raise InputError(f"values must be one per row: expected {len(self):,}, got {len(column):,}.")
         return self.with_rows(self._rows.append_column(name, column))
 
+    def select_rows(self, places: np.ndarray, columns: Sequence[str]) -> Rows:
+        """Some columns of rows in any order; those of a large run stay on disk."""
+        return self._rows.select(columns).take(pa.array(places))
+
     def with_rows(self, rows: Rows) -> SampleTable:
         """The table with these rows instead of its own; what is known of how it was made stays."""
         return SampleTable(rows, self.meta, self.bad, self._vectors)
@@ -454,6 +474,13 @@ class SampleTable:
             rows = rows if np.isnan(last) else np.flatnonzero(values <= last)
         ids = self._rows["id"].take(pa.array(rows)).to_numpy()
         return rows[np.lexsort((np.asarray(ids, dtype=str), values[rows]))[:n]]
+
+
+def _repeated(ids: pa.ChunkedArray) -> int:
+    """How many ids are there already when they come."""
+    if pa.types.is_string(ids.type):
+        return repeated_ids(lambda: pieces_of(ids))[0]
+    return len(ids) - len(pc.unique(ids))
 
 
 def check_new_run(path: Path, overwrite: bool = False) -> bool:

@@ -15,6 +15,7 @@ from hardsight.ensemble import matrix
 from hardsight.errors import InputError
 from hardsight.printing import Result, interval
 from hardsight.stats import moments, weighted_share, wilson
+from hardsight.storedrows import StoredRows
 from hardsight.table import SampleTable
 
 NEEDED = ("confidence", "max_logit", "free_energy")  # columns that give the probabilities of label and prediction
@@ -31,54 +32,56 @@ class Probabilities:
     """
 
     def __init__(self, table: SampleTable) -> None:
-        self.table, self.labels = table, labels_of(table)
-        if "pred" not in table or table.to_arrow()["pred"].null_count:
+        self.table, labels = table, labels_of(table)
+        if "pred" not in table or table.column("pred").null_count:
             raise InputError("label errors need a prediction for every sample; score the data again.")
-        self.pred = table["pred"].astype(np.int64)
+        pred = table["pred"]
+        used = int(max(labels.max(), pred.max())) + 1
+        # Of ten million labels every byte is ten megabytes.
+        type_ = np.min_scalar_type(min(-used, int(labels.min()), int(pred.min()), -1))
+        self.labels, self.pred = labels.astype(type_), pred.astype(type_)
         self.labeled = self.labels >= 0
         self.contradicted = self.labeled & (self.labels != self.pred)
-        used = int(max(self.labels.max(), self.pred.max())) + 1
         self.classes = max(table.meta.model.classes or 0, used)
         self.counts = np.bincount(self.labels[self.labeled], minlength=self.classes)  # samples of each label
-        rows = probability_rows(table, used)
-        self.exact, self._rows = rows is not None, np.empty(0, np.int64) if rows is None else rows
+        self.exact = has_probabilities(table, used)
         self.missing = [] if self.exact else [name for name in NEEDED if name not in table]
-        values = np.full((4, len(table)), np.nan)
-        if self.exact:
-            for part, p in self.blocks():
-                values[:, part] = self._from_matrix(part, p)
-        elif not self.missing:
-            values[:3] = self._from_columns()
         # `other` is the most probable class but the label. The label's rank is among the classes that were not
         # predicted, from 0 (the most probable) to 1; ties count in its favor, because small probabilities vanish.
-        self.label, self.prediction, self.other, self.label_rank = values
+        self.label, self.prediction, self.other, self.label_rank = self._values()
         self.label[~self.labeled] = np.nan
         # Mean confidence of the samples of each class; 2, which nothing reaches, without samples.
         mean = class_means(self.label, self.labels, self.classes)
         self.thresholds = np.maximum(np.where(self.counts > 0, mean, 2.0), 2 * _SLACK)
-        self.reached = self.prediction >= self.thresholds[self.pred] - _SLACK
-        self.confident = self.reached | (self.prediction >= CONFIDENT)
+        self.reached = self.prediction >= (self.thresholds - _SLACK)[self.pred]
+        self.confident = self.reached | (self.prediction >= np.float64(CONFIDENT))
 
-    def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Probabilities of all classes, some rows at a time."""
-        for start in range(0, len(self.table), _BLOCK):
-            part = slice(start, start + _BLOCK)
-            yield part, matrix(self.table.vectors, "probabilities", self._rows[part])
+    def _values(self) -> list[np.ndarray]:
+        n = len(self.table)
+        if self.exact:  # in single precision if they are stored so, which loses nothing but of the rank
+            type_ = self.table.stored_vectors.schema.field("probabilities").type.value_type.to_pandas_dtype()
+            values = [np.empty(n, np.promote_types(type_, np.float32)) for _ in range(4)]
+            for part, p in probability_blocks(self.table):
+                for column, numbers in zip(values, self._from_matrix(part, p), strict=True):
+                    column[part] = numbers
+            return values
+        unknown = np.full(n, np.nan)
+        return [unknown.copy(), unknown.copy(), unknown, unknown] if self.missing else [*self._from_columns(), unknown]
 
-    def _from_matrix(self, part: slice, p: np.ndarray) -> np.ndarray:
+    def _from_matrix(self, part: np.ndarray | slice, p: np.ndarray) -> list[np.ndarray]:
         row, labels = np.arange(len(p)), np.maximum(self.labels[part], 0)
         label, pred = p[row, labels], p[row, self.pred[part]]
         rank = ((p > label[:, None]).sum(axis=1) - (pred > label)) / max(p.shape[1] - 2, 1)
         p[row, labels] = -np.inf if p.shape[1] > 1 else 0.0
-        return np.stack([label, pred, p.max(axis=1), rank])
+        return [label, pred, p.max(axis=1), rank]
 
-    def _from_columns(self) -> np.ndarray:
+    def _from_columns(self) -> list[np.ndarray]:
         table, right = self.table, self.labels == self.pred
         label = table["confidence"].astype(np.float64)
         largest = np.exp(np.minimum(table["max_logit"] + table["free_energy"], 0.0))
         pred = np.where(right, label, np.minimum(largest, 1 - label))  # over several networks the sum may exceed 1
         second = label * np.exp(-np.maximum(table["margin"], 0.0)) if "margin" in table else np.nan
-        return np.stack([label, pred, np.where(right, second, pred)])
+        return [label, pred, np.where(right, second, pred)]
 
 
 def known_probabilities(table: SampleTable | Probabilities) -> Probabilities:
@@ -103,23 +106,30 @@ def confident_joint(table: Any, *, calibrate: bool = False) -> sparse.csr_array:
         calibrate: Scale each row to the number of samples with that label.
     """
     p = known_probabilities(table)
-    if p.exact:
-        true = np.empty(len(p.table), dtype=np.int64)
-        for part, block in p.blocks():
-            reached = block >= p.thresholds[: block.shape[1]] - _SLACK
-            n = reached.sum(axis=1)
-            true[part] = np.where(n > 1, block.argmax(axis=1), np.where(n == 1, reached.argmax(axis=1), -1))
-    else:
-        label_reached = p.label >= p.thresholds[p.labels] - _SLACK
-        true = np.where(p.reached, p.pred, np.where(label_reached, p.labels, -1))
-    counted = p.labeled & (true >= 0)
-    places = (p.labels[counted], true[counted])
-    joint = sparse.coo_array((np.ones(counted.sum()), places), shape=(p.classes, p.classes)).tocsr()  # adds up
+    joint = sparse.csr_array((p.classes, p.classes))
+    for part, true in _true_classes(p):
+        counted = p.labeled[part] & (true >= 0)
+        places = p.labels[part][counted].astype(np.int64), true[counted]
+        joint += sparse.coo_array((np.ones(counted.sum()), places), shape=joint.shape).tocsr()  # adds up
     # Every class has at least one sample that is labeled right, whatever was counted.
     joint = joint + sparse.diags_array(np.maximum(1 - joint.diagonal(), 0), format="csr")
     if calibrate:
         joint = sparse.diags_array(p.counts / joint.sum(axis=1), format="csr") @ joint
     return sparse.csr_array(joint)
+
+
+def _true_classes(p: Probabilities) -> Iterator[tuple[np.ndarray | slice, np.ndarray]]:
+    """Rows with the class that each counts for, −1 where it reaches none, some at a time."""
+    if p.exact:
+        for part, block in probability_blocks(p.table):
+            reached = block >= p.thresholds[: block.shape[1]] - _SLACK
+            n = reached.sum(axis=1)
+            yield part, np.where(n > 1, block.argmax(axis=1), np.where(n == 1, reached.argmax(axis=1), -1))
+        return
+    for part in _parts(len(p.table)):
+        labels = p.labels[part].astype(np.int64)
+        label_reached = p.label[part] >= p.thresholds[labels] - _SLACK
+        yield part, np.where(p.reached[part], p.pred[part], np.where(label_reached, labels, -1))
 
 
 @dataclass(frozen=True, repr=False)
@@ -194,9 +204,9 @@ def noise(table: Any) -> Noise:
 
 def labels_of(table: SampleTable) -> np.ndarray:
     """Labels, −1 where a sample has none; a table without any is refused."""
-    if "label" not in table or table.to_arrow()["label"].null_count == len(table):
+    if "label" not in table or (labels := table.column("label")).null_count == len(table):
         raise InputError("label errors need labels, and this table has none; score labeled data.")
-    return pc.fill_null(table.to_arrow()["label"].cast(pa.int64()), -1).to_numpy()
+    return pc.fill_null(labels.cast(pa.int64()), -1).to_numpy()
 
 
 def class_means(values: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
@@ -204,20 +214,54 @@ def class_means(values: np.ndarray, labels: np.ndarray, classes: int) -> np.ndar
     return np.nan_to_num(moments(values, labels, classes).mean)
 
 
-def probability_rows(table: SampleTable, classes: int = 0) -> np.ndarray | None:
-    """Rows of the vectors that hold each sample's probabilities; None unless all samples and classes are there."""
-    vectors = table.vectors
-    if vectors is None or "probabilities" not in vectors.column_names or vectors["probabilities"].null_count:
-        return None
-    if vectors.schema.field("probabilities").type.list_size < classes:
-        return None
-    rows = pc.index_in(table.to_arrow()["id"].cast(pa.string()), value_set=vectors["id"].combine_chunks())
-    return None if rows.null_count else rows.to_numpy()
+def has_probabilities(table: SampleTable, classes: int = 0) -> bool:
+    """Whether the probabilities of all samples are kept, and of at least so many classes."""
+    vectors = table.stored_vectors
+    if vectors is None or "probabilities" not in vectors.column_names:
+        return False
+    if vectors.schema.field("probabilities").type.list_size < classes or (table.vector_places < 0).any():
+        return False
+    if isinstance(vectors, StoredRows):
+        return not any(piece.null_count for piece in vectors.pieces("probabilities"))
+    return not vectors["probabilities"].null_count
+
+
+def probability_blocks(table: SampleTable) -> Iterator[tuple[np.ndarray | slice, np.ndarray]]:
+    """Rows of a table that `has_probabilities`, and their probabilities of all classes, some at a time.
+
+    Of a large run on disk they come in the order in which they are stored.
+    """
+    vectors, places = table.stored_vectors, table.vector_places
+    if isinstance(vectors, StoredRows):
+        yield from _stored_blocks(vectors, places)
+        return
+    for part in _parts(len(table)):
+        yield part, matrix(vectors, "probabilities", places[part])
+
+
+def _stored_blocks(vectors: StoredRows, places: np.ndarray) -> Iterator[tuple[np.ndarray | slice, np.ndarray]]:
+    in_order, start = len(places) == len(vectors) and bool((np.diff(places) == 1).all()), 0
+    order = None if in_order else np.argsort(places, kind="stable")
+    for piece in vectors.pieces("probabilities"):
+        stop, rows = start + len(piece), pa.table({"probabilities": piece})
+        if order is None:
+            yield slice(start, stop), matrix(rows, "probabilities")
+        else:
+            part = order[slice(*np.searchsorted(places, (start, stop), sorter=order))]
+            yield part, matrix(rows, "probabilities", places[part] - start)
+        start = stop
+
+
+def _parts(n: int) -> Iterator[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
 
 
 def probability_matrix(table: SampleTable) -> np.ndarray:
     """Probabilities of all classes, ``(N, C)``, in the order of the table."""
-    rows = probability_rows(table)
-    if rows is None:
+    if not has_probabilities(table):
         raise InputError("the run does not keep the probabilities of all classes (runs keep them for up to 100).")
-    return matrix(table.vectors, "probabilities", rows)
+    kept = table.stored_vectors.schema.field("probabilities").type
+    p = np.empty((len(table), kept.list_size), kept.value_type.to_pandas_dtype())
+    for part, block in probability_blocks(table):
+        p[part] = block
+    return p

@@ -114,14 +114,13 @@ def _npz_file(source: str | None) -> Path | None:
 
 
 def write_dataset(
-    target: Path, rows: pa.Table, samples: Samples, places: list[int | None], source: str | None
+    target: Path, rows: pa.Table, samples: Samples, index: np.ndarray, source: str | None
 ) -> dict[str, Any]:
     """Write a cleaned copy: a folder of a folder, an ``.npz`` of arrays, a feature file of its like.
 
     Returns how many samples are ``kept`` (those for review, too), ``relabeled``, ``dropped``, ``missing`` (no longer
-    among the data) and ``unscored`` (not in the run, left out). `places` are the rows' indices among the samples.
+    among the data) and ``unscored`` (not in the run, left out). `index` is where the rows are among the samples.
     """
-    index = np.array([-1 if place is None else place for place in places], dtype=np.int64)
     action, present = np.asarray(rows["action"].to_pylist(), dtype=str), index >= 0
     drop, relabel = action == "drop", (action == "relabel") & present
     keep = present & ~drop & ~relabel
@@ -194,30 +193,35 @@ def _arrays_of_split(file: Path, samples: Samples, index: np.ndarray) -> dict[st
     return {name: values[index] for name, values in arrays.items() if values.ndim and len(values) == len(samples)}
 
 
-def viewer_table(rows: pa.Table, samples: Samples | None, places: list[int | None]) -> pa.Table:
-    """Rows of the lists for FiftyOne and Spotlight: class names, and paths of files or PNG images of arrays.
+class Viewer:
+    """Rows for FiftyOne and Spotlight: class names, and paths of files or PNG images of arrays.
 
     Images are those of the first rows, up to `IMAGE_BYTES`.
     """
-    paths: list[str | None] = [None] * len(rows)
-    images: list[bytes | None] = [None] * len(rows)
-    left = IMAGE_BYTES
-    for row, place in enumerate(places):
-        if samples is None or place is None:
-            continue
-        if (path := samples.path(place)) is not None:
-            with contextlib.suppress(UnicodeDecodeError):  # only UTF-8 can be written in a table
-                paths[row] = os.fsencode(path.absolute()).decode()
-        elif left >= 0:
-            image = _png(samples, place)
-            left -= len(image or b"")
-            images[row] = image if left >= 0 else None
-    columns: dict[str, Any] = {"id": rows["id"]}
-    columns |= {"filepath": pa.array(paths, pa.string()), "image": pa.array(images, pa.binary())}
-    renamed = {"ground_truth": "label_name", "prediction": "pred_name", "suggested": "suggested_name"}
-    columns |= {name: rows[column] for name, column in renamed.items()}
-    left_out = {*columns, *renamed.values(), "label", "pred"}
-    return pa.table(columns | {name: rows[name] for name in rows.column_names if name not in left_out})
+
+    def __init__(self, samples: Samples | None) -> None:
+        self.samples, self.left = samples, IMAGE_BYTES
+
+    def rows(self, rows: pa.Table, places: np.ndarray | None) -> pa.Table:
+        """The next rows of the lists; `places` are their indices among the samples, −1 for none."""
+        paths: list[str | None] = [None] * len(rows)
+        images: list[bytes | None] = [None] * len(rows)
+        for row, place in enumerate([] if places is None else places.tolist()):
+            if self.samples is None or place < 0:
+                continue
+            if (path := self.samples.path(place)) is not None:
+                with contextlib.suppress(UnicodeDecodeError):  # only UTF-8 can be written in a table
+                    paths[row] = os.fsencode(path.absolute()).decode()
+            elif self.left >= 0:
+                image = _png(self.samples, place)
+                self.left -= len(image or b"")
+                images[row] = image if self.left >= 0 else None
+        columns: dict[str, Any] = {"id": rows["id"]}
+        columns |= {"filepath": pa.array(paths, pa.string()), "image": pa.array(images, pa.binary())}
+        renamed = {"ground_truth": "label_name", "prediction": "pred_name", "suggested": "suggested_name"}
+        columns |= {name: rows[column] for name, column in renamed.items()}
+        left_out = {*columns, *renamed.values(), "label", "pred"}
+        return pa.table(columns | {name: rows[name] for name in rows.column_names if name not in left_out})
 
 
 def _png(samples: Samples, index: int) -> bytes | None:

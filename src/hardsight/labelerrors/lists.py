@@ -6,8 +6,9 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,27 @@ from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.idtables import read_by_id
 from hardsight.labelerrors.copies import (
+    Viewer,
     check_apart,
     check_dataset,
     check_target,
     recover,
-    viewer_table,
     write_dataset,
     write_folder,
 )
-from hardsight.labelerrors.suspects import ACTIONS, actions
+from hardsight.labelerrors.suspects import ACTIONS, REASONS, RankedLabels, ordered_actions, ranked_labels
 from hardsight.printing import class_name
 from hardsight.runs import LISTS, beside_lock
+from hardsight.runs.ids import places_among
 from hardsight.stores import as_path, local_path
 from hardsight.table import SampleTable
 
 _NEW_LABEL = ("new_label", "suggested_name", "suggested")  # what a person writes, then what the lists suggest
+_RELABEL, _REVIEW = ACTIONS.index("relabel"), ACTIONS.index("review")
+# Columns of the lists, beside which the scores are put.
+_COLUMNS = ("id", "action", "label", "suggested", "pred", "suspicion", "rank", "p_label", "p_pred", "reason")
+_ROWS = 1 << 17  # written at a time
+_BYTES = 1 << 27  # of scores in memory, at 8 bytes for each
 _SHOWN = 10  # suspects in the summary
 _RISKY = r"^[=+\-@'\t\r\n＝＋－＠]"  # a spreadsheet would calculate it: in a CSV ' is before it, and before ' itself
 
@@ -118,35 +125,139 @@ def clean(
         check_target(out, overwrite)
         if copy is not None and samples is not None:
             check_target(copy, overwrite, file=samples.root is None)
-        suspects = actions(table, by, count=count, share=share)
-        facts = suspects.meta.label_errors
+        ranked = ranked_labels(table, by, count, share)
+        facts = ranked.meta.label_errors
         if auto and facts["automatic"].kind is not None:
             raise InputError(f"auto (--auto): {facts['automatic'].reason}")
-        classes = _classes(table, samples)
-        rows = _rows(table, suspects, *classes)
+        lists = Lists(table, ranked, *_classes(table, samples))
+        del ranked  # of a large run it holds much that the lists do not need
         if decisions is not None:
-            rows = _decided(rows, decisions, *classes, auto)
-        places: list[int | None] = [None] * len(rows) if samples is None else samples.find(rows["id"].to_pylist())
-        if samples is not None and not any(place is not None for place in places):
+            _decide(lists, decisions, auto)
+        places = None if samples is None else lists.places(samples)
+        if samples is not None and places is not None and not (places >= 0).any():
             problem = f"DATA: no sample of the run is in {samples.origin}; name the data that were scored with --data."
             if data is not None or copy is not None:
                 raise InputError(problem)
         elif samples is not None and changed_since(samples, table.meta):
             problem = f"{samples.origin} has changed since it was scored; its images may be of other samples."
-        if isinstance(samples, FeatureSamples):
-            _check_labels(rows, samples, places)
-        summary = {"samples": len(rows)}
-        summary |= {action: pc.sum(pc.equal(rows["action"], action)).as_py() for action in ACTIONS}
+        if isinstance(samples, FeatureSamples) and places is not None:
+            _check_labels(lists, samples, places)
+        summary = {"samples": len(lists)}
+        summary |= dict(zip(ACTIONS, np.bincount(lists.action, minlength=len(ACTIONS)).tolist(), strict=True))
         summary |= {"unreadable": len(table.bad), "by": facts["by"], "estimate": facts["estimate"]}
         summary |= {"automatic": asdict(facts["automatic"]), "chance": facts["chance"]}
         notes = [*facts["notes"], *([problem] if problem else [])]
         summary |= {"decided": decisions is not None, "notes": notes, "lists": str(out)}
-        summary["suspects"] = [] if decisions is not None else _first_suspects(rows)
+        summary["suspects"] = [] if decisions is not None else _first_suspects(lists)
         viewed = None if isinstance(samples, FeatureSamples) else samples  # features are no images
-        summary = write_folder(out, lambda folder: {**summary, **_write(folder, rows, viewed, places)})
-        if copy is not None and samples is not None:
+        summary = write_folder(out, lambda folder: {**summary, **_write(folder, lists, viewed, places)})
+        if copy is not None and samples is not None and places is not None:
+            action = pa.array(ACTIONS).take(pa.array(lists.action))
+            rows = pa.table({"action": action, "suggested": lists.numbers.take(lists.suggested_classes())})
             summary["dataset"] = write_dataset(copy, rows, samples, places, source)
         return summary
+
+
+class Lists:
+    """What is to be done with each sample, in the order of the lists; scores are read a part at a time.
+
+    Attributes:
+        row: Row of the table; its length and more for the bad samples.
+        action: Number in `ACTIONS`.
+        suggested: Class of the model; −1 for none.
+        rank: 1 is the most suspicious; 0 for a bad sample.
+        names: Of the classes of the model.
+        numbers: Of the same classes in the data; null where the data lack one.
+    """
+
+    def __init__(
+        self, table: SampleTable, ranked: RankedLabels, names: Sequence[str], numbers: Sequence[int | None]
+    ) -> None:
+        self.table, self.names, self.numbers = table, pa.array(names, pa.string()), pa.array(numbers, pa.int64())
+        self._p, self._suspicion, (order, action) = ranked.p, ranked.suspicion, ordered_actions(ranked)
+        n, bad = len(order), np.zeros(len(table.bad), np.int8)
+        self.row = np.arange(n + len(bad), dtype=np.int32)
+        self.row[:n] = order
+        self._reason = np.append(action, bad + len(REASONS))
+        suggested = np.where(self._p.confident[order], self._p.pred[order].astype(np.int32), -1)
+        suggested[ranked.suspects :] = -1
+        # A class that the data lack cannot be given to a sample, however confident the network is.
+        lacking = np.append(self.numbers.is_null().to_numpy(zero_copy_only=False), False)[suggested]
+        action[(action == _RELABEL) & lacking] = _REVIEW
+        self.action = np.append(action, bad + ACTIONS.index("drop"))
+        self.suggested = np.append(suggested, bad.astype(np.int32) - 1)
+        self.rank = np.append(np.arange(1, n + 1, dtype=np.int32), bad.astype(np.int32))
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @cached_property
+    def ids(self) -> pa.Array:
+        """Ids of the rows of the table and the bad samples behind them."""
+        parts = (*self.table.column("id").chunks, *self.table.bad["id"].chunks)
+        return pa.chunked_array([part.cast(pa.string()) for part in parts], pa.string()).combine_chunks()
+
+    def places(self, samples: Samples) -> np.ndarray:
+        """The index of each row among the samples of the data, −1 where they do not have it."""
+        found = samples.find(self.ids.take(pa.array(self.row)).to_pylist())
+        return np.array([-1 if place is None else place for place in found], dtype=np.int64)
+
+    def suggested_classes(self, part: Any = slice(None)) -> pa.Array:
+        """The suggested classes of the model, null for none."""
+        return pa.array(self.suggested[part], mask=self.suggested[part] < 0)
+
+    def label_classes(self, part: Any = slice(None)) -> pa.Array:
+        """The labels as classes of the model, null where a sample has none or is bad."""
+        return self._known(self._p.labels, part, self._p.labeled)
+
+    def rows(self, part: Any) -> pa.Table:
+        """Some rows without their scores: classes by the data's number and by name, and why."""
+        row, p = self.row[part], self._p
+        known = np.full(len(self.table), not p.missing)
+        classes = {"label": self.label_classes(part), "suggested": self.suggested_classes(part)}
+        classes["pred"] = self._known(p.pred, part)
+        columns = {"id": self.ids.take(pa.array(row)), "action": pa.array(ACTIONS).take(pa.array(self.action[part]))}
+        for name, numbers in classes.items():
+            columns |= {name: self.numbers.take(numbers), f"{name}_name": self.names.take(numbers)}
+        columns["suspicion"] = self._known(self._suspicion, part)
+        columns["rank"] = pa.array(self.rank[part].astype(np.int64), mask=self.rank[part] == 0)
+        columns["p_label"] = self._known(p.label, part, known & p.labeled).cast(pa.float64())
+        columns["p_pred"] = self._known(p.prediction, part, known).cast(pa.float64())
+        texts = pa.chunked_array([pa.array(REASONS, pa.string()), *self.table.bad["error"].cast(pa.string()).chunks])
+        reason = np.where(row < len(self.table), self._reason[part], row - len(self.table) + len(REASONS))
+        columns["reason"] = texts.take(pa.array(reason))
+        return pa.table(columns)
+
+    def pieces(self) -> Iterator[tuple[slice, pa.Table]]:
+        """All rows with their scores, in pieces."""
+        names = [name for name in self.table.scores if name not in _COLUMNS]
+        many = max(_BYTES // (8 * len(names) or 1), _ROWS)
+        for start in range(0, max(len(self), 1), many):
+            yield from self._pieces(slice(start, start + many), names)
+
+    def _pieces(self, rows: slice, names: Sequence[str]) -> Iterator[tuple[slice, pa.Table]]:
+        index = self.row[rows]
+        index = pa.array(index, mask=index >= len(self.table))
+        scores = pa.table({name: self.table.column(name).take(index) for name in names})  # each is read once for all
+        for start in range(0, max(len(index), 1), _ROWS):
+            part = slice(rows.start + start, min(rows.start + start + _ROWS, rows.start + len(index)))
+            piece, here = self.rows(part), np.arange(start, min(start + _ROWS, len(index)))
+            for name in names:  # copied: who keeps a piece must not keep them all
+                piece = piece.append_column(name, scores[name].take(pa.array(here)))
+            yield part, piece
+
+    def sort(self) -> None:
+        """Put the rows into the order of their actions."""
+        order = np.argsort(self.action, kind="stable")
+        for name in ("row", "action", "suggested", "rank", "_reason"):
+            setattr(self, name, getattr(self, name)[order])
+
+    def _known(self, values: np.ndarray, part: Any, valid: np.ndarray | None = None) -> pa.Array:
+        """Values of the rows, null for bad samples and where they are not valid."""
+        row = self.row[part]
+        there = row < len(self.table)
+        row = np.where(there, row, 0)
+        return pa.array(values[row], mask=~there if valid is None else ~(there & valid[row]))
 
 
 def _open(table: SampleTable, data: Any, copied: bool) -> tuple[Samples | None, str | None]:
@@ -168,7 +279,7 @@ def _open(table: SampleTable, data: Any, copied: bool) -> tuple[Samples | None, 
 def _classes(table: SampleTable, samples: Samples | None) -> tuple[list[str], list[int | None]]:
     """Name of each class of the model, and its number in the data; None where the data lack it."""
     names, mapping = list(table.meta.class_names), table.meta.label_mapping
-    used = [pc.max(table.to_arrow()[column]).as_py() for column in ("label", "pred")]
+    used = [pc.max(table.column(column)).as_py() for column in ("label", "pred")]
     n = max(table.meta.model.classes or 0, len(names), max(used) + 1)
     texts = [str(class_name(names, k)) for k in range(n)]
     if isinstance(samples, FeatureSamples) and samples.named and names:  # their numbers are not in the file
@@ -183,11 +294,12 @@ def _classes(table: SampleTable, samples: Samples | None) -> tuple[list[str], li
     return texts, [to_data[k] if to_data.get(k) in valid else None for k in range(n)]
 
 
-def _check_labels(rows: pa.Table, samples: FeatureSamples, places: list[int | None]) -> None:
+def _check_labels(lists: Lists, samples: FeatureSamples, places: np.ndarray) -> None:
     """Refuse a feature file whose labels are not those that the run scored."""
-    index = np.array([-1 if place is None else place for place in places], dtype=np.int64)
-    known = (index >= 0) & pc.is_valid(rows["label_name"]).to_numpy()  # unreadable samples have no label here
-    changed = int((rows["label"].fill_null(-1).to_numpy()[known] != np.asarray(samples.labels)[index[known]]).sum())
+    classes = lists.label_classes()
+    known = (places >= 0) & classes.is_valid().to_numpy(zero_copy_only=False)  # unreadable samples have no label here
+    labels = lists.numbers.take(classes).fill_null(-1).to_numpy()
+    changed = int((labels[known] != np.asarray(samples.labels)[places[known]]).sum())
     if changed:
         raise InputError(
             f"DATA: {changed:,} labels of {samples.origin} are not those that the run scored; score the file again, "
@@ -195,30 +307,15 @@ def _check_labels(rows: pa.Table, samples: FeatureSamples, places: list[int | No
         )
 
 
-def _first_suspects(rows: pa.Table) -> list[dict[str, Any]]:
+def _first_suspects(lists: Lists) -> list[dict[str, Any]]:
     """The first suspects of the lists, classes by name."""
-    suspects = rows.filter(pc.is_in(rows["action"], pa.array(["relabel", "review"]))).slice(0, _SHOWN)
+    suspects = lists.rows(np.flatnonzero(lists.action <= _REVIEW)[:_SHOWN])
     columns = {"id": "id", "label": "label_name", "suggested": "suggested_name", "suspicion": "suspicion"}
     return pa.table({name: suspects[column] for name, column in {**columns, "p_label": "p_label"}.items()}).to_pylist()
 
 
-def _rows(table: SampleTable, suspects: SampleTable, names: list[str], numbers: list[int | None]) -> pa.Table:
-    """One row per sample: the action, classes by the data's number and by name, the reason, and the scores."""
-    rows = suspects.to_arrow()
-    columns = {"id": rows["id"], "action": rows["action"]}
-    for name in ("label", "suggested", "pred"):
-        columns[name] = pa.chunked_array([pa.array(numbers, pa.int64())]).take(rows[name])
-        columns[f"{name}_name"] = pa.chunked_array([pa.array(names, pa.string())]).take(rows[name])
-    columns |= {name: rows[name] for name in ("suspicion", "rank", "p_label", "p_pred", "reason")}
-    # A class that the data lack cannot be given to a sample, however confident the network is.
-    lacking = pc.and_(pc.equal(columns["action"], "relabel"), pc.is_null(columns["suggested"]))
-    columns["action"] = pc.if_else(lacking, "review", columns["action"])
-    scores = table.to_arrow().select(["id", *(name for name in table.scores if name not in columns)])
-    return SampleTable(pa.table(columns)).join(scores).to_arrow()
-
-
-def _decided(rows: pa.Table, decisions: Any, names: list[str], numbers: list[int | None], auto: bool) -> pa.Table:
-    """The rows of the lists with a person's actions and labels in place of ours.
+def _decide(lists: Lists, decisions: Any, auto: bool) -> None:
+    """Put a person's actions and labels in place of ours.
 
     With `auto`, what the lists would relabel and the person does not mention stays so; otherwise it is for review.
     """
@@ -226,22 +323,25 @@ def _decided(rows: pa.Table, decisions: Any, names: list[str], numbers: list[int
     if "action" not in table.column_names:
         raise InputError(f"decisions must have a column action, got {', '.join(map(printable, table.column_names))}.")
     guarded = isinstance(decisions, (str, Path)) and Path(decisions).suffix.lower() not in (".parquet", ".pq")
+    names, numbers = lists.names.to_pylist(), lists.numbers.to_pylist()
     by_text, shared = classes_by_text(names, numbers)
-    columns = {name: rows[name].to_pylist() for name in ("id", "action", "suggested", "suggested_name")}
     if not auto:
-        columns["action"] = ["review" if action == "relabel" else action for action in columns["action"]]
-    index, decided = {id_: i for i, id_ in enumerate(columns["id"])}, set()
-    for row in table.to_pylist():
-        at, id_ = _meant(row["id"], index, guarded), repr(printable(row["id"]))
-        if at is None:
+        lists.action[lists.action == _RELABEL] = _REVIEW
+    texts = [_readings(id_, guarded) for id_ in table["id"].to_pylist()]
+    first, second = (places_among(pa.array([text[k] for text in texts], pa.string()), lists.ids) for k in (0, 1))
+    position = np.argsort(lists.row)
+    decided: set[int] = set()
+    for row, place in zip(table.to_pylist(), np.where(first >= 0, first, second).tolist(), strict=True):
+        id_ = repr(printable(row["id"]))
+        if place < 0:
             raise InputError(f"decisions: the run has no sample {id_}.")
-        if at in decided:
+        if (at := int(position[place])) in decided:
             raise InputError(f"decisions must have one row per sample, but a second one names {id_}.")
         decided.add(at)
         if row["action"] not in ACTIONS:
             got = printable(row["action"])
             raise InputError(f"decisions: the action of {id_} must be one of {', '.join(ACTIONS)}, got {got!r}.")
-        columns["action"][at] = row["action"]
+        lists.action[at] = ACTIONS.index(row["action"])
         if row["action"] == "relabel":
             label = next((str(row[name]) for name in _NEW_LABEL if row.get(name) not in (None, "")), None)
             if label is None:
@@ -253,10 +353,8 @@ def _decided(rows: pa.Table, decisions: Any, names: list[str], numbers: list[int
                     raise InputError(f"decisions: several classes are {printable(label)!r}; give {id_} a number.")
             if k is None:
                 raise InputError(f"decisions: the data have no class {printable(label)!r} for {id_}.")
-            columns["suggested_name"][at], columns["suggested"][at] = names[k], numbers[k]
-    for name, values in columns.items():
-        rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, rows.schema.field(name).type))
-    return rows.take(np.argsort([ACTIONS.index(action) for action in columns["action"]], kind="stable"))
+            lists.suggested[at] = k
+    lists.sort()
 
 
 def classes_by_text(names: list[str], numbers: list[int | None]) -> tuple[dict[str, int], dict[str, int]]:
@@ -278,27 +376,50 @@ def label_texts(table: SampleTable) -> dict[int, str]:
 
 
 def _meant(text: str, index: dict[str, int], guarded: bool) -> int | None:
-    """What a text stands for: as it is, or, first in a CSV, without the apostrophe that guards it there."""
-    plain = text[1:] if text.startswith("'") and re.match(_RISKY, text[1:]) else text
-    first, second = (plain, text) if guarded else (text, plain)
+    """What a text stands for."""
+    first, second = _readings(text, guarded)
     return index.get(first, index.get(second))
 
 
-def _write(folder: Path, rows: pa.Table, samples: Samples | None, places: list[int | None]) -> dict[str, int]:
-    guarded = rows
+def _readings(text: str, guarded: bool) -> tuple[str, str]:
+    """What a text may be: as it is, or, first in a CSV, without the apostrophe that guards it there."""
+    plain = text[1:] if text.startswith("'") and re.match(_RISKY, text[1:]) else text
+    return (plain, text) if guarded else (text, plain)
+
+
+def _write(folder: Path, lists: Lists, samples: Samples | None, places: np.ndarray | None) -> dict[str, int]:
+    counts, viewer = {"pictures": 0, "paths": 0}, Viewer(samples)
+    with contextlib.ExitStack() as files:
+        texts = [(folder / f"{action}.txt").open("w", encoding="utf-8", newline="") for action in ACTIONS]
+        for text in texts:
+            files.enter_context(text)
+        writers: dict[str, Any] = {}
+
+        def write(name: str, open_: Callable[[Path, pa.Schema], Any], rows: pa.Table) -> None:
+            if name not in writers:
+                writers[name] = files.enter_context(open_(folder / name, rows.schema))
+            writers[name].write_table(rows)
+
+        for part, rows in lists.pieces():
+            write("actions.csv", pyarrow.csv.CSVWriter, _guarded(rows))
+            write("actions.parquet", pq.ParquetWriter, rows)
+            for number, text in enumerate(texts):
+                ids = rows["id"].filter(pa.array(lists.action[part] == number)).to_pylist()
+                text.write("".join(f"{_line(id_)}\n" for id_ in ids))
+            viewed = viewer.rows(rows, None if places is None else places[part])
+            write("samples.parquet", pq.ParquetWriter, viewed)
+            counts["pictures"] += len(viewed) - viewed["image"].null_count
+            counts["paths"] += len(viewed) - viewed["filepath"].null_count
+    return counts
+
+
+def _guarded(rows: pa.Table) -> pa.Table:
+    """The rows with an apostrophe before each text that a spreadsheet would calculate."""
     for name in [field.name for field in rows.schema if pa.types.is_string(field.type)]:
         risky = pc.match_substring_regex(rows[name], _RISKY)
         texts = pc.if_else(risky, pc.binary_join_element_wise("'", rows[name], ""), rows[name])
-        guarded = guarded.set_column(rows.column_names.index(name), name, texts)
-    pyarrow.csv.write_csv(guarded, folder / "actions.csv")
-    pq.write_table(rows, folder / "actions.parquet")
-    for action in ACTIONS:
-        lines = [_line(id_) for id_ in rows["id"].filter(pc.equal(rows["action"], action)).to_pylist()]
-        (folder / f"{action}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
-    viewed = viewer_table(rows, samples, places)
-    pq.write_table(viewed, folder / "samples.parquet")
-    columns = {"pictures": "image", "paths": "filepath"}
-    return {key: len(viewed) - viewed[column].null_count for key, column in columns.items()}
+        rows = rows.set_column(rows.column_names.index(name), name, texts)
+    return rows
 
 
 def _line(id_: str) -> str:

@@ -20,10 +20,10 @@ from hardsight.extras import need
 from hardsight.labelerrors.confident import (
     NEEDED,
     class_means,
+    has_probabilities,
     known_probabilities,
     labels_of,
     probability_matrix,
-    probability_rows,
 )
 from hardsight.registry import Registry
 from hardsight.scores import SCORES
@@ -65,7 +65,7 @@ RANKINGS: Registry[Ranking] = Registry("ranking of label errors", _entry)
 def _disagreement(table: SampleTable) -> np.ndarray:
     """How much more probable another class is than the label."""
     p = known_probabilities(table)
-    return p.other - p.label
+    return p.other.astype(np.float64) - p.label
 
 
 @RANKINGS.register(
@@ -139,7 +139,7 @@ def check_ranking(table: SampleTable, by: str | None = None) -> Ranking:
     ranking = RANKINGS[DEFAULT if by is None else by]
     missing = [name for name in ranking.needs if name not in table]
     if missing == ["probabilities"]:
-        missing = [] if probability_rows(table) is not None else ["probabilities of all classes (kept for up to 100)"]
+        missing = [] if has_probabilities(table) else ["probabilities of all classes (kept for up to 100)"]
     if missing:
         raise InputError(
             f"{ranking.name} needs the {', '.join(missing)}, which the table lacks; score the data with them, or rank "

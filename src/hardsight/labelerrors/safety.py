@@ -56,17 +56,17 @@ def automatic(p: Probabilities, estimate: Noise | None) -> Automatic:
     if objection := _objection(p, estimate):
         return Automatic(kind=objection[0], reason=objection[1])
     # The label's rank: 1 in the lower half, 1/2 in the very middle.
-    lower = np.where(p.contradicted, (np.sign(p.label_rank - 0.5) + 1) / 2, 0.0)
-    limit = np.quantile(p.prediction[p.contradicted], _LEAST_CONFIDENT) if p.contradicted.any() else 0.0
-    doubtful = lower[p.contradicted & (p.prediction < limit)]
+    lower = (np.sign(p.label_rank[p.contradicted].astype(np.float64) - 0.5) + 1) / 2
+    prediction = p.prediction[p.contradicted].astype(np.float64)
+    limit = np.quantile(prediction, _LEAST_CONFIDENT) if len(prediction) else 0.0
+    doubtful = lower[prediction < limit]
     # The network's own errors: the upper end, because the more of them rank low, the fewer labels are wrong.
     net = share_interval(doubtful.sum(), len(doubtful), _LEVEL)[1] if len(doubtful) else 0.5
     for threshold in _THRESHOLDS if 0.5 - net >= _ROOM else ():
-        reached = p.labeled & (p.prediction >= threshold)
-        contradicted = lower[reached & p.contradicted]
+        contradicted = lower[prediction >= threshold]
         if not len(contradicted):
             continue
-        share = len(contradicted) / reached.sum()
+        share = len(contradicted) / (p.labeled & (p.prediction >= np.float64(threshold))).sum()
         lowest = share_interval(contradicted.sum(), len(contradicted), _LEVEL)[0]
         precision, low = (_right(x, net, share) for x in (contradicted.mean(), lowest))
         if low >= SAFE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,14 @@ from hardsight.labelerrors.safety import automatic
 from hardsight.printing import percent
 from hardsight.probabilities import check_probabilities
 from hardsight.registry import Range
-from hardsight.runs import Folds
+from hardsight.runs import Folds, Meta
 from hardsight.scoring.probabilities import score_probabilities
-from hardsight.table import SampleTable
+from hardsight.storedrows import StoredRows
+from hardsight.table import Rows, SampleTable
 
 ACTIONS = ("relabel", "review", "keep", "drop")
+# Of each action but the last: unreadable samples are dropped, and the error is the reason.
+REASONS = ("the network is confident of another class, and usually right then", "the network doubts the label", None)
 
 
 def label_errors(
@@ -68,6 +71,35 @@ def label_errors(
         table = _scored(table, pred_probs)
     elif pred_probs is not None:
         raise InputError("pred_probs go with labels: label_errors(labels, pred_probs), or label_errors(table).")
+    ranked = ranked_labels(table, by, count, share)
+    return SampleTable(_columns(ranked, ranked.order), ranked.meta, table.bad)
+
+
+class RankedLabels(NamedTuple):
+    """The samples of a table in the order of suspicion.
+
+    Attributes:
+        p: Probabilities of label and prediction.
+        suspicion: ``(N,)``, NaN where a sample has no label.
+        order: Rows of the table, the most suspicious first.
+        suspects: How many of them, the first, are suspects.
+        meta: Of the table, with ``label_errors``.
+    """
+
+    p: Probabilities
+    suspicion: np.ndarray
+    order: np.ndarray
+    suspects: int
+    meta: Meta
+
+    @property
+    def threshold(self) -> float:
+        """Suspects whose prediction has at least this probability are safe to relabel; infinite where none is."""
+        return self.meta.label_errors["automatic"].threshold or np.inf
+
+
+def ranked_labels(table: SampleTable, by: str | None, count: int | None, share: float | None) -> RankedLabels:
+    """What `label_errors` and `actions` are made of; options are theirs."""
     p = Probabilities(table)
     ranking = check_ranking(table, by)
     suspicion = np.where(p.labeled, np.asarray(ranking.function(table), dtype=np.float64), np.nan)
@@ -82,33 +114,54 @@ def label_errors(
     Range(0).check(count, "count")
     chance = chance_agreement(p.labels, p.pred)
     contradicted = p.contradicted & np.isfinite(suspicion)
-    rows = pa.table({"id": table.to_arrow()["id"], "contradicted": contradicted, "suspicion": suspicion})
-    keys = [("contradicted", "descending"), ("suspicion", "descending"), ("id", "ascending")]  # NaN comes last
-    order = pc.sort_indices(rows, sort_keys=keys)
-    suspect = np.zeros(len(table), dtype=bool)
-    if not chance.near:
-        suspect[order.to_numpy()[: min(count, int(contradicted.sum()))]] = True
-    unknown = np.full(len(table), bool(p.missing))
-    columns = {
-        "id": rows["id"],
-        "label": pa.array(p.labels, mask=~p.labeled),
-        "pred": pa.array(p.pred),
-        "suspicion": rows["suspicion"],
-        "suspect": pa.array(suspect),
-        "suggested": pa.array(p.pred, mask=~(suspect & p.confident)),
-        "p_label": pa.array(p.label, mask=unknown | ~p.labeled),
-        "p_pred": pa.array(p.prediction, mask=unknown),
-    }
-    rows = pa.table(columns).take(order).add_column(4, "rank", pa.array(np.arange(1, len(table) + 1)))
+    suspects = 0 if chance.near else min(count, int(contradicted.sum()))
+    order = _order(table, contradicted, suspicion)
     gate = automatic(p, estimate)
-    facts: dict[str, Any] = {"by": ranking.name, "suspects": int(suspect.sum()), "automatic": gate, "estimate": None}
+    del p.other, p.label_rank  # of a large run they are large, too
+    facts: dict[str, Any] = {"by": ranking.name, "suspects": suspects, "automatic": gate, "estimate": None}
     if estimate is not None and gate.kind not in ("chance", "implausible"):
         low, high = estimate.low * labeled, estimate.high * labeled
         facts["estimate"] = {"count": estimate.count, "low": low, "high": high}
     facts["chance"] = str(chance) if chance.near else None
     notes = (facts["chance"],) if chance.near else (_sampling_note(table), accuracy_note(table))
     facts["notes"] = [note for note in notes if note]
-    return SampleTable(rows, replace(table.meta, label_errors=facts), table.bad)
+    return RankedLabels(p, suspicion, order, suspects, replace(table.meta, label_errors=facts))
+
+
+def _order(table: SampleTable, contradicted: np.ndarray, suspicion: np.ndarray) -> np.ndarray:
+    """Rows by contradiction, then suspicion, both from large to small and NaN last; ties in the order of their ids."""
+    order = np.lexsort((-suspicion, ~contradicted))
+    values, first = suspicion[order], contradicted[order]
+    tied = ((values[1:] == values[:-1]) | np.isnan(values[1:]) & np.isnan(values[:-1])) & (first[1:] == first[:-1])
+    if tied.any():  # ids of ten million samples are compared only where they decide
+        places = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
+        group = np.cumsum(np.append(True, ~tied))[places]
+        ids = table.column("id").take(pa.array(order[places]))
+        keys = [("group", "ascending"), ("id", "ascending")]
+        within = pc.sort_indices(pa.table({"group": group, "id": ids}), sort_keys=keys)
+        order[places] = order[places[within.to_numpy()]]
+    return order
+
+
+def _columns(ranked: RankedLabels, order: np.ndarray) -> Rows:
+    """The columns of `label_errors` in an order of the rows whose first are the suspects."""
+    p, n = ranked.p, len(order)
+    rows = p.table.select_rows(order, ["id"])
+    labeled, suspect = p.labeled[order], np.arange(n) < ranked.suspects
+    unknown = np.full(n, bool(p.missing))
+    columns = {
+        "label": lambda: pa.array(p.labels[order].astype(np.int64), mask=~labeled),
+        "pred": lambda: pa.array(p.pred[order].astype(np.int64)),
+        "suspicion": lambda: pa.array(ranked.suspicion[order]),
+        "rank": lambda: pa.array(np.arange(1, n + 1)),
+        "suspect": lambda: pa.array(suspect),
+        "suggested": lambda: pa.array(p.pred[order].astype(np.int64), mask=~(suspect & p.confident[order])),
+        "p_label": lambda: pa.array(p.label[order].astype(np.float64), mask=unknown | ~labeled),
+        "p_pred": lambda: pa.array(p.prediction[order].astype(np.float64), mask=unknown),
+    }
+    for name, column in columns.items():
+        rows = rows.append_column(name, column())
+    return rows
 
 
 def _scored(labels: Any, pred_probs: Any) -> SampleTable:
@@ -135,20 +188,23 @@ def actions(
     Takes what `label_errors` takes, and returns its rows with ``action`` and ``reason`` (null for ``keep``) in the
     order relabel, review, keep, drop; ``rank`` counts in this order.
     """
-    suspects = label_errors(table, by=by, count=count, share=share)
-    rows = suspects.to_arrow()
-    threshold = suspects.meta.label_errors["automatic"].threshold
-    relabel = pc.and_(rows["suspect"], pc.is_valid(rows["suggested"]))
-    relabel = pc.and_(relabel, pc.fill_null(pc.greater_equal(rows["p_pred"], threshold or np.inf), False))
-    action = pc.if_else(relabel, "relabel", pc.if_else(rows["suspect"], "review", "keep"))
-    reason = pc.if_else(rows["suspect"], "the network doubts the label", pa.scalar(None, pa.string()))
-    reason = pc.if_else(relabel, "the network is confident of another class, and usually right then", reason)
-    rank = rows["rank"]
-    rows = rows.add_column(1, "action", action).append_column("reason", reason)
-    rows = pa.concat_tables(rows.filter(pc.equal(rows["action"], name)) for name in ACTIONS)
-    rows = rows.set_column(rows.column_names.index("rank"), "rank", rank)
+    ranked = ranked_labels(table, by, count, share)
+    order, action = ordered_actions(ranked)
+    rows = _columns(ranked, order)
+    rows = rows.to_table() if isinstance(rows, StoredRows) else rows
+    rows = rows.add_column(1, "action", pa.array(ACTIONS).take(pa.array(action)))
+    rows = rows.append_column("reason", pa.array(REASONS).take(pa.array(action)))
     bad = pa.table({"id": table.bad["id"], "action": pa.repeat("drop", len(table.bad)), "reason": table.bad["error"]})
-    return SampleTable(pa.concat_tables([rows, bad], promote_options="default"), suspects.meta, table.bad)
+    return SampleTable(pa.concat_tables([rows, bad], promote_options="default"), ranked.meta, table.bad)
+
+
+def ordered_actions(ranked: RankedLabels) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in the order of what to do with them, and the number of each one's action in `ACTIONS`."""
+    first, rest = np.split(ranked.order, [ranked.suspects])
+    relabel = ranked.p.confident[first] & (ranked.p.prediction[first].astype(np.float64) >= ranked.threshold)
+    counts = int(relabel.sum()), int((~relabel).sum()), len(rest)
+    order = np.concatenate([first[relabel], first[~relabel], rest])
+    return order, np.repeat(np.arange(3, dtype=np.int8), counts)
 
 
 def accuracy_note(table: SampleTable) -> str | None:

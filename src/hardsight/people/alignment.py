@@ -14,12 +14,12 @@ import pyarrow as pa
 from hardsight.correlation import COEFFICIENTS, fisher_z, p_value, tie_share
 from hardsight.errors import InputError, MissingPathError
 from hardsight.extras import need, printable
-from hardsight.people.candidates import FEWEST, FEWEST_OF_INTERVAL, Paired, Table, candidates, facts
+from hardsight.people.candidates import FEWEST, FEWEST_OF_INTERVAL, Paired, Table, candidates, facts, selected
 from hardsight.people.ceiling import Ceiling, ceiling
 from hardsight.people.differences import Difference, compare_scores
 from hardsight.people.hypotheses import Outcome, hypotheses
 from hardsight.people.leaderboard import SCHEMA, leaderboard
-from hardsight.people.matching import FREQUENCY_EDGES, frequency_bins
+from hardsight.people.matching import FREQUENCY_EDGES, bin_members
 from hardsight.people.read import as_human, coarser, read_human
 from hardsight.printing import Result, interval, number_text, text_table
 from hardsight.registry import check_choice
@@ -198,32 +198,43 @@ def align(
         paired = paired.with_norm_within_class()
         scores = scores or [name for name in paired.names() if name != "norm"]
         scores = ["norm_within_class" if name == "norm" else name for name in scores]
-    names, people = list(scores or paired.names()), paired.people
-    bins, asked = frequency_bins(people.hsf, edges), np.isfinite(people.hsf)
-    inside = {ALL: asked} | {name: bins == name for name in frequency_bins(np.array(edges[:-1], float), edges).tolist()}
+    return _aligned(paired, paired.answered(), list(scores or paired.names()), edges, coefficients)
+
+
+def _aligned(
+    paired: Paired,
+    asked: Paired,
+    names: Sequence[str],
+    edges: Sequence[float] = FREQUENCY_EDGES,
+    coefficients: Sequence[str] = tuple(COEFFICIENTS),
+) -> Alignment:
+    """The alignment of a table with people; `asked` are the samples of it that they were asked about."""
+    people, hsf = paired.people, asked.people.hsf
+    inside = {ALL: np.ones(len(hsf), dtype=bool), **bin_members(hsf, edges)}
     notes, rows = [people.overlap], []
-    for name, values in zip(names, paired.turned(names), strict=True):
+    for name in names:
+        values = asked.score(name)
         known = np.isfinite(values)
-        if lost := int((asked & ~known).sum()):
+        if lost := int((~known).sum()):
             notes.append(f"{printable(name)} has no finite number for {lost:,} of the samples; they are left out.")
-        if (known & asked).sum() >= FEWEST and not np.ptp(values[known & asked]):
-            value = abs(values[known & asked][0])
-            notes.append(f"{printable(name)} is {value:g} for all samples, so nothing correlates with it.")
+        if known.sum() >= FEWEST and not np.ptp(finite := selected(values, known)):
+            notes.append(f"{printable(name)} is {abs(finite[0]):g} for all samples, so nothing correlates with it.")
         for bin_, members in inside.items():
-            rows += _rows(name, bin_, values[members & known], people.hsf[members & known], coefficients)
+            these = members & known
+            rows += _rows(name, bin_, selected(values, these), selected(hsf, these), coefficients)
     ceilings = []
     if people.counts is not None and people.answers is not None:
         try:
             ceilings = ceiling(people.counts, people.columns, coefficients, asked=people.answers)
         except InputError as error:  # too few answers to know it, which takes nothing from the rows
             notes.append(f"There is no ceiling: {error}")
-    columns = {"hsf": people.hsf, "answers": people.answers, "entropy": people.entropy, "majority": people.majority}
-    columns = {name: values for name, values in columns.items() if values is not None}
+    names = [name for name in ("hsf", "answers", "entropy", "majority") if getattr(people, name) is not None]
+    columns = {name: getattr(asked.people, name) for name in names}
     other = None
     if people.majority is not None:
         other = int(((people.majority >= 0) & (people.majority != people.columns)).sum())
     return Alignment(
-        pa.table({"id": paired.table["id"], **columns}).filter(pa.array(asked)),
+        pa.table({"id": asked.table.column("id"), **columns}),
         pa.Table.from_pylist(rows, schema=_SCHEMA),
         ceilings,
         notes,
@@ -269,13 +280,16 @@ def align_run(
     compared, classes = _compared(table, compare), table.meta.class_names or None
     answers = read_human(human, classes=classes) if isinstance(human, (str, Path)) else as_human(human)
     paired = Paired.of(table, answers if merge is None else coarser(answers, merge))
-    people = paired.people
-    within = paired.with_norm_within_class().table
-    result = align(within, people)
+    # What is scaled within classes is so by all samples; what follows is about those that people were asked about.
+    within = paired.with_norm_within_class()
+    asked = within.answered()
+    result = _aligned(within, asked, within.names())
     tests, notes = [], result.notes
     try:
         for other in compared[1:]:
-            tests += [compare_scores(table, compared[0], other, people, coefficient=name) for name in COEFFICIENTS]
+            tests += [
+                compare_scores(asked.table, compared[0], other, asked.people, coefficient=c) for c in COEFFICIENTS
+            ]
     except InputError as error:
         if compare is not None:
             raise
@@ -283,9 +297,9 @@ def align_run(
     return replace(
         result,
         notes=notes,
-        leaderboard=leaderboard(table, people, coefficient=RANKED_BY),
+        leaderboard=leaderboard(asked.table, asked.people, coefficient=RANKED_BY, scores=paired.names()),
         differences=tests,
-        hypotheses=hypotheses(within, people, tests=tests),
+        hypotheses=hypotheses(asked.table, asked.people, tests=tests),
         model=table.meta.model.name,
         epoch=last_epoch(table),
         merged=None if merge is None else Path(merge).name,

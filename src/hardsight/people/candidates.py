@@ -6,7 +6,7 @@ is AVH averaged over the epochs, ``margin_epochs_ensemble`` the mean of these ov
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -21,9 +21,10 @@ from hardsight.dynamics.summary import STANDARDIZED, later_half
 from hardsight.ensemble import matrix
 from hardsight.errors import InputError
 from hardsight.extras import printable
+from hardsight.labelerrors.confident import has_probabilities, probability_blocks
 from hardsight.people.matching import Matched, match
 from hardsight.people.read import as_human
-from hardsight.probabilities import fit_temperature, uncertainty
+from hardsight.probabilities import fit_temperature, fit_temperature_in_parts, uncertainty
 from hardsight.records import has_records
 from hardsight.runs import read_run
 from hardsight.scores import SCORES
@@ -92,7 +93,9 @@ def candidates(run: str | Path) -> SampleTable:
     columns = {"avh_within_class": within_class(table["avh"], labels)} if "avh" in table else {}
     if has_records(run):
         columns |= epoch_means(Dynamics(run), table["id"])
-    if (members := _probabilities(run, table)) is not None:
+    if table.on_disk:
+        columns |= _stored_confidence(table)
+    elif (members := _probabilities(run, table)) is not None:
         mean = np.maximum(members.mean(0), np.finfo(np.float32).tiny)
         columns["temperature_confidence"] = temperature_confidence(np.log(mean), labels)
         columns |= uncertainty(members)._asdict() if len(members) > 1 else {}
@@ -115,9 +118,9 @@ def epoch_means(dynamics: Dynamics, ids: Any) -> dict[str, np.ndarray]:
 def _probabilities(run: str | Path, table: SampleTable) -> np.ndarray | None:
     """``(networks, N, C)`` in the order of the table; None where some sample of it has none."""
     vectors = read_run(run, kinds=("vectors",))[0].get("vectors")
-    if vectors is None or "probabilities" not in vectors.column_names or table.to_arrow()["label"].null_count:
+    if vectors is None or "probabilities" not in vectors.column_names or table.column("label").null_count:
         return None
-    ids, members = table.to_arrow()["id"], []
+    ids, members = table.column("id"), []
     for name in pc.unique(vectors["model"]).to_pylist():
         rows = vectors.filter(pc.equal(vectors["model"], name))
         place = pc.index_in(ids, value_set=rows["id"].combine_chunks())
@@ -125,6 +128,22 @@ def _probabilities(run: str | Path, table: SampleTable) -> np.ndarray | None:
             return None
         members.append(matrix(rows, "probabilities", np.asarray(place)))
     return np.stack(members)
+
+
+def _stored_confidence(table: SampleTable) -> dict[str, np.ndarray]:
+    """``temperature_confidence`` of the one network of a large run, some samples at a time."""
+    if table.column("label").null_count or not has_probabilities(table):
+        return {}
+    labels = table["label"].astype(np.int64)
+
+    def parts() -> Iterator[tuple[np.ndarray | slice, np.ndarray]]:
+        return ((part, np.log(np.maximum(p, np.finfo(np.float32).tiny))) for part, p in probability_blocks(table))
+
+    temperature = fit_temperature_in_parts(lambda: ((z, labels[part]) for part, z in parts()), len(table))
+    values = np.empty(len(table))
+    for part, logits in parts():
+        values[part] = _scaled_confidence(logits, labels[part], temperature)
+    return {"temperature_confidence": values}
 
 
 def within_class(values: Any, labels: Any) -> np.ndarray:
@@ -143,9 +162,13 @@ def within_class(values: Any, labels: Any) -> np.ndarray:
 
 def temperature_confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Confidence at the label after temperature scaling, with the temperature fitted to the labels of the data."""
-    logits, rows = np.asarray(logits, dtype=np.float64), np.arange(len(labels))
-    scaled = logits / fit_temperature(logits, np.array(labels))  # a copy: columns of a table are read-only
-    return softmax(scaled, axis=1)[rows, labels]
+    logits = np.asarray(logits, dtype=np.float64)
+    # A copy of the labels: columns of a table are read-only.
+    return _scaled_confidence(logits, labels, fit_temperature(logits, np.array(labels)))
+
+
+def _scaled_confidence(logits: np.ndarray, labels: np.ndarray, temperature: float) -> np.ndarray:
+    return softmax(logits.astype(np.float64) / temperature, axis=1)[np.arange(len(labels)), labels]
 
 
 class Paired(NamedTuple):
@@ -167,10 +190,17 @@ class Paired(NamedTuple):
             human = as_human(human)
             if human.hsf is None and "label" not in table:
                 raise InputError(f"table must have a column label: {human.source} counts answers by class.")
-            labels = class_numbers(table.to_arrow(), "label")
-            human = match(human, table["id"], labels, table.meta.class_names or None)
+            labels = np.full(len(table), -1)
+            if "label" in table:
+                labels = class_numbers(pa.table({"label": table.column("label")}), "label")
+            human = match(human, table.column("id"), labels, table.meta.class_names or None)
         check_varies("human", human.hsf[np.isfinite(human.hsf)])
         return cls(table, human)
+
+    def answered(self) -> Paired:
+        """Only the samples that people were asked about, which may be few of many."""
+        asked = np.isfinite(self.people.hsf)
+        return self if asked.all() else Paired(self.table[asked], self.people.at(np.flatnonzero(asked)))
 
     def with_norm_within_class(self) -> Paired:
         """The same with the column ``norm_within_class``, where there are norms."""
@@ -187,30 +217,42 @@ class Paired(NamedTuple):
 
     def turned(self, names: Sequence[str], directions: Mapping[str, int] | None = None) -> np.ndarray:
         """Scores ``(S, N)`` as float64, turned so that more people should choose the label of a larger value."""
-        columns = []
-        for name in names:
-            if name not in self.table:
-                listed = ", ".join(map(printable, self.table.columns))
-                raise InputError(f"scores must be columns of the table ({listed}), got {printable(name)!r}.")
-            values, fact = self.table.to_arrow()[name], facts(name)
-            if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-                raise InputError(f"{printable(name)} must be numbers, got {values.type}.")
-            direction = (directions or {}).get(name, fact and fact.direction)
-            if direction not in (-1, 1):
-                raise InputError(
-                    f"directions must say whether {printable(name)!r} grows with ease (+1) or hardness (−1), because "
-                    f"its name does not; got {direction}."
-                )
-            columns.append(direction * floats(values))
-        return np.stack(columns) if columns else np.empty((0, len(self.table)))
+        values = np.empty((len(names), len(self.table)))
+        for name, row in zip(names, values, strict=True):
+            row[:] = self.score(name, directions)
+        return values
+
+    def score(self, name: str, directions: Mapping[str, int] | None = None) -> np.ndarray:
+        """One such score ``(N,)``."""
+        if name not in self.table:
+            listed = ", ".join(map(printable, self.table.columns))
+            raise InputError(f"scores must be columns of the table ({listed}), got {printable(name)!r}.")
+        values, fact = self.table.column(name), facts(name)
+        if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+            raise InputError(f"{printable(name)} must be numbers, got {values.type}.")
+        direction = (directions or {}).get(name, fact and fact.direction)
+        if direction not in (-1, 1):
+            raise InputError(
+                f"directions must say whether {printable(name)!r} grows with ease (+1) or hardness (−1), because "
+                f"its name does not; got {direction}."
+            )
+        return direction * floats(values)
 
     def in_common(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Turned scores ``(S, N)`` and human frequency ``(N,)``, of the samples that have all of them."""
-        values, hsf = self.turned(names), self.people.hsf
-        known = np.isfinite(values).all(0) & np.isfinite(hsf)
+        asked = np.isfinite(self.people.hsf)
+        hsf, values = selected(self.people.hsf, asked), np.empty((len(names), int(asked.sum())))
+        for name, row in zip(names, values, strict=True):
+            row[:] = selected(self.score(name), asked)
+        known = np.isfinite(values).all(0)
         for name, column in zip((*names, "human"), (*values, hsf), strict=True):
-            check_varies(name, column[known])
-        return values[:, known], hsf[known]
+            check_varies(name, selected(column, known))
+        return values if known.all() else values[:, known], selected(hsf, known)
+
+
+def selected(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The values where a mask is true, without a copy where that is everywhere."""
+    return values if mask.all() else values[mask]
 
 
 def check_varies(name: str, values: np.ndarray) -> None:

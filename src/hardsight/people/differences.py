@@ -17,8 +17,10 @@ from hardsight.dynamics.recorder import UNNAMED
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired, Table
+from hardsight.people.read import texts
 from hardsight.printing import interval, signed
 from hardsight.registry import check_choice, whole_number
+from hardsight.runs.ids import places_among
 from hardsight.stats import LEVEL, ROUNDING, holm, normal_difference, paired_difference
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ TESTS: dict[str, str] = {
     "meng": "Meng's z, which assumes normal data: with saturated scores it rejects 25% of true nulls",
     "fisher": "Fisher's z, which assumes that the scores are of different samples: it rejects 0 to 10% of true nulls",
 }
+
+
+MOST_RESAMPLED = 1_000_000  # samples
 
 
 class Difference(NamedTuple):
@@ -93,7 +98,7 @@ def compare_scores(
     human: Any,
     *,
     coefficient: str = "spearman",
-    test: Test = "bootstrap",
+    test: Test | None = None,
     resamples: int = 2000,
     seed: int = 0,
     sided: Literal[1, 2] = 2,
@@ -108,7 +113,8 @@ def compare_scores(
         coefficient: ``"spearman"``, ``"pearson"`` or ``"kendall"``.
         test: ``"bootstrap"`` (percentiles of paired resamples), ``"jackknife"`` (the influence of each sample),
             ``"steiger"`` and ``"meng"`` (Pearson only, for normal data), or ``"fisher"`` (the AVH paper's, as if the
-            scores came from different samples). The last three are there to compare with what others report.
+            scores came from different samples). The last three are there to compare with what others report. Without
+            it the bootstrap, or above a million samples, where it takes hours and says the same, the jackknife.
         resamples: Of the bootstrap; its p is never below 2 / (resamples + 1).
         seed: Of the bootstrap.
         sided: 2, or 1 to ask only whether the first is better.
@@ -133,7 +139,7 @@ def compare_all(
     *,
     scores: Sequence[str] | None = None,
     coefficient: str = "spearman",
-    test: Test = "bootstrap",
+    test: Test | None = None,
     resamples: int = 2000,
     seed: int = 0,
 ) -> pa.Table:
@@ -147,7 +153,7 @@ def compare_all(
     """
     paired = Paired.of(table, human)
     names = [name for name in scores or paired.names() if name != against]
-    columns = zip(names, paired.turned(names), strict=True)
+    columns = ((name, paired.score(name)) for name in names)
     names = [name for name, values in columns if len(np.unique(values[np.isfinite(values)])) > 1]
     if not names:
         raise InputError(f"scores must name one that differs between samples beside {printable(against)}, got none.")
@@ -157,16 +163,19 @@ def compare_all(
 
 
 def _tests(
-    paired: Paired, names: Sequence[str], coefficient: str, test: str, resamples: int, seed: int, sided: int
+    paired: Paired, names: Sequence[str], coefficient: str, test: Test | None, resamples: int, seed: int, sided: int
 ) -> list[Difference]:
     """The first score against each of the others."""
     check_choice(coefficient, COEFFICIENTS, "coefficient")
-    check_choice(test, TESTS, "test")
+    if test is not None:
+        check_choice(test, TESTS, "test")
     whole_number("sided", sided, 1, 2)
     if test in ("steiger", "meng") and coefficient != "pearson":
         raise InputError(f"{test} is a test of Pearson's correlations; use bootstrap or jackknife for {coefficient}.")
     values, hsf = paired.in_common(names)
-    n, (first, *others) = len(hsf), (COEFFICIENTS[coefficient](x, hsf) for x in values)
+    n = len(hsf)
+    test = test or ("bootstrap" if n <= MOST_RESAMPLED else "jackknife")
+    first, *others = (COEFFICIENTS[coefficient](x, hsf) for x in values)
     drawn = np.empty((0, 0))
     if test == "bootstrap":
         whole_number("resamples", resamples, 100)
@@ -261,9 +270,10 @@ def over_nets(values: Sequence[float], architectures: Sequence[str] | None = Non
 
 def compare_runs(alignments: Mapping[Path, Alignment]) -> tuple[list[dict[str, Any]], list[str]]:
     """The tests that all runs share, over networks and not only over these images: as rows, and as lines to print."""
-    ids = {run: set(result.people["id"].to_pylist()) for run, result in alignments.items()}
+    ids = {run: texts(result.people["id"]) for run, result in alignments.items()}
     first = next(iter(ids))
-    if other := [run for run in ids if ids[run] != ids[first]]:
+    same = {run: len(ids[run]) == len(ids[first]) and (places_among(ids[run], ids[first]) >= 0).all() for run in ids}
+    if other := [run for run in ids if not same[run]]:
         names = f"those of {printable(other[0])} are not those of {printable(first)}"
         return [], [f"note: no test over networks: they must be compared on the same samples, and {names}."]
     # A recorder may not know what it records: then each run counts as a network of its own.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from hardsight.correlation import COEFFICIENTS, Correlation
+from hardsight.correlation import COEFFICIENTS, Influences
 from hardsight.errors import InputError
-from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired, Table, candidates, check_varies, facts
+from hardsight.people.candidates import FEWEST_OF_INTERVAL, Paired, Table, candidates, check_varies, facts, selected
 from hardsight.registry import check_choice
 from hardsight.stats import holm, normal_difference
 
@@ -67,47 +68,52 @@ def leaderboard(
             raise InputError("columns must hold a score, got none.")
         scores = scores or list(columns)
         columns = {"id": list(map(str, range(max(map(len, columns.values()))))), **columns}
-    paired = Paired.of(columns, human)
+    paired = Paired.of(columns, human).answered()
     names = list(scores or paired.names(directions))
-    values, hsf = paired.turned(names, directions), paired.people.hsf
-    finite = np.isfinite(values)
-    # A column without any number must not take the samples from all the others.
-    common = finite[finite.any(1)].all(0) & np.isfinite(hsf)
-    hsf, values, n = hsf[common], values[:, common], int(common.sum())
+    common = np.isfinite(paired.people.hsf)
+    for name in names:
+        finite = np.isfinite(paired.score(name, directions))
+        if finite.any():  # a column without any number must not take the samples from all the others
+            common &= finite
+    hsf, n = selected(paired.people.hsf, common), int(common.sum())
     check_varies("human", hsf)
-    rows: list[tuple[dict[str, Any], Correlation | None]] = []
-    for name, column in zip(names, values, strict=True):
-        fact = facts(name)
-        kind = "derived" if fact is None else fact.kind
-        kind = "ensemble" if kind == "score" and paired.table.meta.models else kind  # each is a mean over networks
-        row: dict[str, Any] = {"score": name, "kind": kind, "n": n}
-        varies = np.isfinite(column).all() and np.ptp(column) > 0
-        results = {key: function(column, hsf) for key, function in COEFFICIENTS.items() if varies}
-        for key, result in results.items():
-            row |= zip((key, f"{key}_low", f"{key}_high"), result[:3], strict=True)
-        rows.append((row, results.get(coefficient)))
-    ranked = _ranked(rows)
+    rows: list[tuple[dict[str, Any], float | None]] = []
+    with closing(Influences(n)) as influences:
+        for name in names:
+            column, fact = selected(paired.score(name, directions), common), facts(name)
+            kind = "derived" if fact is None else fact.kind
+            kind = "ensemble" if kind == "score" and paired.table.meta.models else kind  # each is a mean over networks
+            row: dict[str, Any] = {"score": name, "kind": kind, "n": n}
+            varies = np.isfinite(column).all() and np.ptp(column) > 0
+            for key, function in COEFFICIENTS.items() if varies else ():
+                result = function(column, hsf)
+                row |= zip((key, f"{key}_low", f"{key}_high"), result[:3], strict=True)
+                if key == coefficient:
+                    influences.add(result.influence)
+            rows.append((row, row.get(coefficient)))
+        ranked = _ranked(rows, influences)
     if n < FEWEST_OF_INTERVAL:  # intervals do not hold there
         numbers = ("rank", "score", "kind", "n", *COEFFICIENTS, "behind")
         ranked = [{name: row.get(name) for name in numbers} for row in ranked]
     return pa.Table.from_pylist(ranked, schema=SCHEMA)
 
 
-def _ranked(rows: list[tuple[dict[str, Any], Correlation | None]]) -> list[dict[str, Any]]:
+def _ranked(rows: list[tuple[dict[str, Any], float | None]], influences: Influences) -> list[dict[str, Any]]:
     """The best first, each with how far it is behind; those without an agreement last."""
-    ahead = sorted(((row, result) for row, result in rows if result is not None), key=lambda pair: -pair[1].value)
-    without = [row for row, result in rows if result is None]
-    if not ahead:
+    without = [row for row, value in rows if value is None]
+    unordered = [(row, value) for row, value in rows if value is not None]
+    if not unordered:
         return without
-    values = np.array([result.value for _, result in ahead])
-    shared = np.atleast_2d(np.cov(np.stack([result.influence for _, result in ahead]))) / len(ahead[0][1].influence)
+    order = sorted(range(len(unordered)), key=lambda k: -unordered[k][1])
+    ahead, values = [unordered[k][0] for k in order], np.array([unordered[k][1] for k in order])
+    shared = influences.covariance(order) / influences.n
     first, second = np.triu_indices(len(ahead), 1)
     variance = shared[first, first] + shared[second, second] - 2 * shared[first, second]
     tests = normal_difference(values[first] - values[second], np.sqrt(np.maximum(variance, 0.0)))
     # The best was not known beforehand, so every pair might have been looked at.
     numbers = np.stack([*tests, holm(tests.p)])
-    for rank, (row, _) in enumerate(ahead, 1):
+    for rank, row in enumerate(ahead, 1):
         row["rank"] = rank
         if rank > 1:  # the first pairs are those of the best
             row |= zip(_BEHIND, (x if np.isfinite(x) else None for x in numbers[:, rank - 2].tolist()), strict=True)
-    return [row for row, _ in ahead] + without
+    return ahead + without

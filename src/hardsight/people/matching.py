@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.people.read import Human, as_human, is_whole
+from hardsight.people.read import Human, as_human, is_whole, texts
+from hardsight.runs.ids import pieces_of, places_among
 
 FREQUENCY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # the AVH paper's bins
 _ROW = re.compile(r"(?:^|[:/])(\d{1,18})$")
@@ -41,6 +43,11 @@ class Matched(NamedTuple):
     source: str
     overlap: str
 
+    def at(self, places: np.ndarray) -> Matched:
+        """The answers for some of the samples."""
+        values = {name: value[places] for name, value in self._asdict().items() if isinstance(value, np.ndarray)}
+        return self._replace(**values)
+
 
 def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None = None) -> Matched:
     """People's answers in the order of `ids`.
@@ -57,8 +64,8 @@ def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None =
         [0.5, 0.9]
     """
     human = as_human(human)
-    ids, labels = np.array([str(key) for key in ids], dtype=object), np.asarray(labels)
-    if not len(ids) or ids.shape != labels.shape or labels.dtype.kind not in "iu":
+    ids, labels = texts(ids), np.asarray(labels)
+    if not len(ids) or labels.shape != (len(ids),) or labels.dtype.kind not in "iu":
         raise InputError(
             f"ids and labels must have one entry per sample, labels as class numbers (−1: unknown); got {len(ids):,} "
             f"ids and labels of shape {labels.shape} and type {labels.dtype}."
@@ -86,7 +93,7 @@ def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None =
     return Matched(hsf, counts, answers, entropy, majority, columns, human.source, overlap)
 
 
-def _rows_by_number(human: Human, ids: np.ndarray) -> tuple[np.ndarray, str]:
+def _rows_by_number(human: Human, ids: pa.Array) -> tuple[np.ndarray, str]:
     """The row of each sample: the number that its id ends in, or its place where there are frequencies only."""
     size = len(human)
     if human.counts is None and size == len(ids):
@@ -96,35 +103,47 @@ def _rows_by_number(human: Human, ids: np.ndarray) -> tuple[np.ndarray, str]:
             f"{human.source} must hold one number per sample in the order of the samples ({len(ids):,}), got "
             f"{size:,}; or give a mapping id → number."
         )
-    numbers = [_ROW.search(key) for key in ids.tolist()]
-    rows = np.array([-1 if number is None else int(number[1]) for number in numbers])
+    rows = np.concatenate([_numbers(piece.to_pylist()) for piece in pieces_of(ids)])
     if (wrong := (rows < 0) | (rows >= size)).any() or len(np.unique(rows)) < len(rows):
+        first = printable(ids[int(wrong.argmax())].as_py())
         raise InputError(
             f"{human.source} holds {size:,} rows in the order of the data, so each id must end in a row of its own "
-            f"like test:17; got {printable(ids[wrong.argmax()])!r}. Which row belongs to which file is not guessed: "
-            "give a CSV with a column id."
+            f"like test:17; got {first!r}. Which row belongs to which file is not guessed: give a CSV with a column id."
         )
     return rows, ""
 
 
-def _rows_by_id(keys: np.ndarray, ids: np.ndarray, source: str) -> tuple[np.ndarray, str]:
+def _numbers(ids: Sequence[str]) -> np.ndarray:
+    numbers = [_ROW.search(key) for key in ids]
+    return np.array([-1 if number is None else int(number[1]) for number in numbers])
+
+
+def _rows_by_id(keys: pa.Array, ids: pa.Array, source: str) -> tuple[np.ndarray, str]:
     """The row of each sample, −1 where people say nothing about it; and how they match, where that needs a word."""
-    place = {str(key): row for row, key in enumerate(keys.tolist())}
-    rows = np.array([place.get(key, -1) for key in ids.tolist()])
+    rows = places_among(ids, keys)
     if (rows >= 0).any():
         return rows, ""
     # Without a single id in common, the names of files may be enough: val/n01/1.JPEG and 1.JPEG.
-    for parts in sorted({len(re.split("[:/]", key)) for key in place}):
+    sizes = {len(re.split("[:/]", key)) for piece in pieces_of(keys) for key in piece.to_pylist()}
+    for parts in sorted(sizes):
         end = re.compile(rf"[:/]([^:/]*(?:[:/][^:/]*){{{parts - 1}}})$")
-        ends = [end.search(key) for key in ids.tolist()]
-        rows = np.where(rows >= 0, rows, [-1 if part is None else place.get(part[1], -1) for part in ends])
+        ends = [
+            pa.array([part and part[1] for part in map(end.search, piece.to_pylist())], pa.string())
+            for piece in pieces_of(ids)
+        ]
+        rows = np.where(rows >= 0, rows, places_among(pa.chunked_array(ends, pa.string()), keys))
     used, times = np.unique(rows[rows >= 0], return_counts=True)
     if not len(used) or times.max() > 1:
-        why = f"has no answers for any of the {len(ids):,} samples: ids like {printable(next(iter(place), ''))!r}"
+        why = f"has no answers for any of the {len(ids):,} samples: ids like {_first(keys)!r}"
         if len(used):
-            why = f"names files only, and several samples are called {printable(keys[used[times.argmax()]])!r}"
-        raise InputError(f"{source} {why} against {printable(ids[0])!r}; give the ids of the samples.")
+            twice = keys[int(used[times.argmax()])].as_py()
+            why = f"names files only, and several samples are called {printable(twice)!r}"
+        raise InputError(f"{source} {why} against {_first(ids)!r}; give the ids of the samples.")
     return rows, ", matched by the last part of their ids"
+
+
+def _first(ids: pa.Array) -> str:
+    return printable(ids[0].as_py()) if len(ids) else ""
 
 
 def _columns(
@@ -181,12 +200,15 @@ def _entropy(counts: np.ndarray) -> np.ndarray:
     return np.where(total > 0, np.maximum(entropy, 0), np.nan)
 
 
-def _overlap(human: Human, ids: np.ndarray, rows: np.ndarray, known: np.ndarray, how: str) -> str:
+def _overlap(human: Human, ids: pa.Array, rows: np.ndarray, known: np.ndarray, how: str) -> str:
     text = f"{known.sum():,} of {len(ids):,} samples have answers{how}"
-    text += "" if known.all() else f"; none for {_some(ids[~known])}"
-    if len(unused := np.setdiff1d(np.arange(len(human)), rows)):
-        names = unused.astype(str) if human.ids is None else human.ids[unused]
-        text += f"; {len(unused):,} of {len(human):,} rows of {human.source} match no sample ({_some(names)})"
+    text += "" if known.all() else f"; none for {_some(ids.take(pa.array(np.flatnonzero(~known)[:4])).to_pylist())}"
+    unused = np.ones(len(human), bool)
+    unused[rows[rows >= 0]] = False
+    if n := int(unused.sum()):
+        places = np.flatnonzero(unused)[:4]
+        names = places.astype(str) if human.ids is None else human.ids.take(pa.array(places)).to_pylist()
+        text += f"; {n:,} of {len(human):,} rows of {human.source} match no sample ({_some(names)})"
     return text + "."
 
 
@@ -218,7 +240,20 @@ def frequency_bins(values: np.ndarray, edges: Sequence[float] = FREQUENCY_EDGES)
         raise InputError(f"edges must be two numbers or more in rising order, like 0, 0.5, 1; got {list(edges)}.")
     names = [f"[{low:g}, {high:g})" for low, high in itertools.pairwise(given.tolist())]
     names[-1] = names[-1][:-1] + "]"
-    place = np.searchsorted(given, values, side="right") - 1
-    place = np.where(values == given[-1], len(names) - 1, place)
-    inside = (place >= 0) & (place < len(names)) & ~np.isnan(values)
-    return np.array([*names, None], dtype=object)[np.where(inside, place, -1)]
+    return np.array([*names, None], dtype=object)[_bin_numbers(values, given)]
+
+
+def bin_members(values: np.ndarray, edges: Sequence[float] = FREQUENCY_EDGES) -> dict[str, np.ndarray]:
+    """For each bin of `frequency_bins`, in their order, which values are in it."""
+    names = frequency_bins(np.array(edges[:-1], dtype=np.float64), edges).tolist()
+    numbers = _bin_numbers(values, np.asarray(edges, dtype=np.float64))
+    return {name: numbers == number for number, name in enumerate(names)}
+
+
+def _bin_numbers(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The number of the bin of each value, −1 for none."""
+    last = len(edges) - 2
+    place = (np.searchsorted(edges, values, side="right") - 1).astype(np.int32)
+    place[values == edges[-1]] = last
+    place[(place > last) | np.isnan(values)] = -1
+    return place

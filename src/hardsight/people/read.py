@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.idtables import as_arrow
+from hardsight.runs.ids import pieces_of, repeated_ids
 from hardsight.triple import MOST_CLASSES
 from hardsight.untrusted import check_regular, read_arrays
 
@@ -32,8 +33,8 @@ class Human:
     """What people said about samples, in the order of the source.
 
     Attributes:
-        ids: Of the samples. None: row i of the counts is the sample whose id ends in ``:i`` or ``/i``, and frequencies
-            without counts are in the order of the samples.
+        ids: Of the samples, as text. None: row i of the counts is the sample whose id ends in ``:i`` or ``/i``, and
+            frequencies without counts are in the order of the samples.
         counts: Answers by class ``(N, C)``, whole numbers or shares that sum to 1; None if only frequencies are known.
         hsf: Share of people who chose the label ``(N,)``, NaN where nobody was asked; None: computed from the counts.
         source: What messages call it, such as a file's name.
@@ -44,7 +45,7 @@ class Human:
         by_name: Whether columns are in an arbitrary order, so that only names tell which class is which.
     """
 
-    ids: np.ndarray | None
+    ids: pa.Array | None
     counts: np.ndarray | None
     hsf: np.ndarray | None
     source: str
@@ -54,10 +55,12 @@ class Human:
     by_name: bool = False
 
     def __post_init__(self) -> None:
-        shapes = [part.shape for part in (self.ids, self.counts, self.hsf, self.asked) if part is not None]
+        object.__setattr__(self, "ids", None if self.ids is None else texts(self.ids))
+        shapes = [part.shape for part in (self.counts, self.hsf, self.asked) if part is not None]
+        shapes += [] if self.ids is None else [(len(self.ids),)]
         if (self.counts is None and self.hsf is None) or () in shapes or len({shape[0] for shape in shapes}) != 1:
             self._refuse(f"counts or frequencies are needed, one row per id; got shapes {shapes}")
-        if self.ids is not None and (repeats := len(self.ids) - len(set(self.ids.tolist()))):
+        if self.ids is not None and (repeats := repeated_ids(lambda: pieces_of(self.ids))[0]):
             self._refuse(f"{repeats:,} rows repeat an id; for one row per answer name the columns id and vote")
         if self.hsf is not None and (self.hsf.ndim != 1 or (self.hsf < 0).any() or (self.hsf > 1).any()):
             ends = f"{np.nanmin(self.hsf):g} to {np.nanmax(self.hsf):g}"
@@ -81,6 +84,13 @@ class Human:
 
     def _refuse(self, what: str) -> None:
         raise InputError(f"{self.source}: {what}.")
+
+
+def texts(ids: Any) -> pa.Array:
+    """Ids of any kind as an array of texts."""
+    if isinstance(ids, pa.ChunkedArray):
+        ids = ids.combine_chunks()
+    return ids.cast(pa.string()) if isinstance(ids, pa.Array) else pa.array([str(key) for key in ids], pa.string())
 
 
 def is_whole(counts: np.ndarray) -> bool:
@@ -207,24 +217,25 @@ def _from_table(table: pa.Table, source: str, classes: tuple[str, ...] | None) -
         return _from_trials(table, source)
     others = [name for name in names if name != "id"]
     ids = _cast(table, "id", pa.string(), source) if "id" in names else pa.chunked_array([], pa.string())
-    table, ids = table.filter(pc.is_valid(ids)) if len(ids) else table, ids.drop_null()
+    if ids.null_count:
+        table, ids = table.filter(pc.is_valid(ids)), ids.drop_null()
     if not len(ids) or not others:
         raise InputError(f"{source} must have a column id and hsf, votes or counts, and rows; got {_listed(names)}.")
     if "vote" in others or {"annotator", "label"} <= set(others) or others == ["label"]:
         return _from_votes(table, ids, "vote" if "vote" in others else "label", source, classes)
     if "hsf" in others or len(others) == 1:
         hsf = _cast(table, "hsf" if "hsf" in others else others[0], pa.float64(), source)
-        return Human(ids.to_numpy(), None, hsf.to_numpy(), source)
+        return Human(ids, None, hsf.to_numpy(), source)
     columns = [name for name in others if name != "label"]
     counts = np.stack([_cast(table, name, pa.float64(), source).to_numpy() for name in columns], axis=1)
     counts[np.isnan(counts)] = 0
     numbers = [int(name) for name in columns if name.isdecimal() and len(name) < 10]
     if len(set(numbers)) < len(columns):
-        return Human(ids.to_numpy(), counts, None, source, tuple(columns), by_name=True)
+        return Human(ids, counts, None, source, tuple(columns), by_name=True)
     shape = len(ids), max(*numbers, len(classes or ()) - 1) + 1
     padded = _tally(np.empty(0, int), np.empty(0, int), shape, source).astype(np.float64)
     padded[:, numbers] = counts
-    return Human(ids.to_numpy(), padded, None, source, classes)
+    return Human(ids, padded, None, source, classes)
 
 
 def _from_votes(
@@ -288,9 +299,9 @@ def _tally(
     return counts
 
 
-def _codes(texts: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+def _codes(values: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers in the order of appearance, and what they stand for."""
-    coded = texts.combine_chunks().dictionary_encode()
+    coded = values.combine_chunks().dictionary_encode()
     return coded.indices.to_numpy(), np.array(coded.dictionary.to_pylist(), dtype=object)
 
 

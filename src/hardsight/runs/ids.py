@@ -1,14 +1,20 @@
-"""Ids of many samples in little memory: whether any repeats, by 8 bytes per id instead of the texts."""
+"""Ids of many samples in little memory, by 8 bytes per id instead of the texts: which repeat, where each is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_PIECE = 1 << 16  # ids that are hashed at a time
+_MANY = 1 << 20  # ids that Arrow may look up: it takes about 100 bytes for each
 _WEIGHTS = np.random.default_rng(0).integers(1 << 64, size=4096, dtype=np.uint64) | np.uint64(1)
+
+
+Ids: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def repeated_ids(read: Callable[[], Iterable[pa.Array]]) -> tuple[int, str | None]:
@@ -31,6 +37,63 @@ def repeated_ids(read: Callable[[], Iterable[pa.Array]]) -> tuple[int, str | Non
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
     total = int(pc.sum(pc.subtract(repeated.field("counts"), 1)).as_py() or 0)
     return total, repeated.field("values")[0].as_py() if total else None
+
+
+def places_among(ids: Ids, others: Ids) -> np.ndarray:
+    """Where each id stands among others, of which none repeats; −1 where it is not there.
+
+    Examples:
+        >>> places_among(pa.array(["b", "c", "a"]), pa.array(["a", "b"])).tolist()
+        [1, -1, 0]
+    """
+    ids, others = (pa.chunked_array(side) if isinstance(side, pa.Array) else side for side in (ids, others))
+    if ids.equals(others):
+        return np.arange(len(ids))
+    if min(len(ids), len(others)) > _MANY:
+        return _places_by_hash(ids, others.combine_chunks())
+    if len(others) <= len(ids):
+        return _index_in(ids, others.combine_chunks()).astype(np.int64)
+    coded = ids.combine_chunks().dictionary_encode()  # an id may be asked for twice
+    numbers = _index_in(others, coded.dictionary)
+    places = np.full(len(coded.dictionary) + 1, -1)  # the last for null
+    there = np.flatnonzero(numbers >= 0)
+    places[numbers[there]] = there
+    return places[pc.fill_null(coded.indices, -1).to_numpy()]
+
+
+def _index_in(ids: Ids, others: pa.Array) -> np.ndarray:
+    return pc.fill_null(pc.index_in(ids, value_set=others, skip_nulls=True), -1).to_numpy()
+
+
+def _places_by_hash(ids: pa.ChunkedArray, others: pa.Array) -> np.ndarray:
+    hashes = np.concatenate([_hashes(piece) for piece in pieces_of(others)])
+    order = np.argsort(hashes)
+    hashes = hashes[order]
+    shared = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])  # by different texts, which are looked up as texts
+    alike = order[np.isin(hashes, shared)] if len(shared) else np.empty(0, np.int64)
+    places, start = np.full(len(ids), -1), 0
+    for piece in pieces_of(ids):
+        wanted = _hashes(piece)
+        rising = np.argsort(wanted)  # several times as fast as any order
+        first = np.empty(len(wanted), np.int64)
+        first[rising] = np.minimum(np.searchsorted(hashes, wanted[rising]), len(hashes) - 1)
+        at = np.flatnonzero(hashes[first] == wanted)
+        there = order[first[at]]
+        same = pc.equal(piece.take(pa.array(at)), others.take(pa.array(there)))
+        same = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+        places[start + at[same]] = there[same]
+        if len(shared):
+            at = np.flatnonzero(np.isin(wanted, shared))
+            where = places_among(piece.take(pa.array(at)), others.take(pa.array(alike)))
+            places[start + at] = np.where(where >= 0, alike[where], -1)
+        start += len(piece)
+    return places
+
+
+def pieces_of(ids: Ids) -> Iterator[pa.Array]:
+    """Ids in memory in pieces that can be hashed."""
+    for chunk in [ids] if isinstance(ids, pa.Array) else ids.chunks:
+        yield from (chunk.slice(start, _PIECE) for start in range(0, len(chunk), _PIECE))
 
 
 def _hashes(ids: pa.Array) -> np.ndarray:
