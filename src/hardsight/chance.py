@@ -66,14 +66,13 @@ def chance_agreement(labels: np.ndarray, predictions: np.ndarray) -> Chance:
         True
     """
     labeled = labels >= 0
-    labels, predictions = labels[labeled], predictions[labeled]
-    n = len(labels)
-    codes = np.concatenate([labels, predictions])
-    if codes.dtype.kind not in "iu" or not n or codes.min() < 0 or codes.max() >= MOST_CLASSES:
-        codes = np.unique(codes, return_inverse=True)[1]
-    width = int(codes.max(initial=0)) + 1
-    counts = np.stack([np.bincount(part, minlength=width) for part in (codes[:n], codes[n:])])
-    return chance_of_counts(counts, int((labels == predictions).sum()))
+    if not labeled.all():
+        labels, predictions = labels[labeled], predictions[labeled]
+    codes, matches = [labels, predictions], int((labels == predictions).sum())
+    if any(x.dtype.kind not in "iu" or not len(x) or x.min() < 0 or x.max() >= MOST_CLASSES for x in codes):
+        codes = np.split(np.unique(np.concatenate(codes), return_inverse=True)[1], 2)
+    width = int(max(x.max(initial=0) for x in codes)) + 1
+    return chance_of_counts(np.stack([np.bincount(part, minlength=width) for part in codes]), matches)
 
 
 def chance_of_counts(counts: np.ndarray, matches: int) -> Chance:

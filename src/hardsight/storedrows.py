@@ -137,7 +137,7 @@ class StoredRows:
         return values if self._places is None else values.take(pa.array(self._places))
 
     def take(self, places: pa.Array) -> pa.Table | Self:
-        index = np.asarray(places)
+        index = np.asarray(places, dtype=np.int64)
         stored = index if self._places is None else self._places[index]
         added = {name: values.take(pa.array(index)) for name, values in self._added.items()}
         if len(index) > _FEW:
@@ -167,9 +167,12 @@ class StoredRows:
             yield from self[name].chunks
             return
         for part in self._columns.files:
-            file = part[self._columns.kinds[name]]
+            file, type_ = part[self._columns.kinds[name]], self._columns.types[name]
+            if name not in _schema(file).names:
+                yield pa.nulls(file.rows, type_)
+                continue
             for piece in _pieces(file, [name]):
-                yield _checked(piece, file)[name].cast(self._columns.types[name]).combine_chunks()
+                yield piece[name].cast(type_).combine_chunks()
 
 
 def open_stored(

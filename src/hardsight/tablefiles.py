@@ -85,8 +85,9 @@ def no_rows(*columns: str) -> pa.Table:
 def class_count(table: Any) -> int:
     """C of the model, or as many as labels, predictions and names tell."""
     known = table.meta.model.classes or len(table.meta.class_names)
-    seen = [int(class_numbers(table.to_arrow(), name).max(initial=-1)) + 1 for name in ("label", "pred")]
-    return max(int(known), *seen, 1)
+    columns = [pa.table({name: table.column(name)}) for name in ("label", "pred") if name in table]
+    largest = [int(class_numbers(rows, rows.column_names[0]).max(initial=-1)) for rows in columns]
+    return max(int(known), *(number + 1 for number in largest), 1)
 
 
 def class_numbers(rows: pa.Table, name: str) -> np.ndarray:

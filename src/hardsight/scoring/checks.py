@@ -68,7 +68,7 @@ def class_count(samples: Samples, otherwise: int) -> int:
 def warn_if_chance(table: SampleTable) -> SampleTable:
     """The table, with a warning if its network is at or near chance."""
     if table.accuracy is not None:
-        labels = table.to_arrow()["label"].fill_null(-1).to_numpy()
+        labels = table.column("label").fill_null(-1).to_numpy()
         warn_of_chance(chance_agreement(labels, table["pred"]), 4)
     return table
 
