@@ -75,8 +75,9 @@ class Rows:
                 self.order = order.to_numpy().astype(_index_type(len(table)))
         self.table, self.meta = table, table.meta
         self.classes = class_count(table)  # C of the model
-        self.numbers = np.arange(self.classes)  # the class number of each code
-        if self.classes > MANY_CLASSES:  # codes for the classes that occur: of a model's million there are few here
+        if self.classes <= MANY_CLASSES:
+            self.numbers = np.arange(self.classes)  # the class number of each code
+        else:  # codes for the classes that occur: of a model's million there are few here
             seen = [np.unique(part) for name in ("label", "pred") for part in self._numbers(name)]
             self.numbers = np.unique(np.concatenate([np.empty(0, np.int64), *seen]))
             self.numbers = self.numbers[self.numbers >= 0]
