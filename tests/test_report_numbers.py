@@ -121,15 +121,15 @@ def test_top_is_a_full_sort(k):
 
 
 def test_only_errors_raised_on_purpose_leave_suspects_out(monkeypatch):
-    def missing(table):
+    def missing(table, *options):
         raise InputError("table must have avh.")
 
-    def broken(table):
+    def broken(table, *options):
         return np.ones(2) + np.ones(3)
 
-    monkeypatch.setattr(report_label_errors, "label_errors", missing)
+    monkeypatch.setattr(report_label_errors, "ranked_labels", missing)
     assert "table must have avh." in report_label_errors.find_suspects(Rows(a_table(30)))
-    monkeypatch.setattr(report_label_errors, "label_errors", broken)
+    monkeypatch.setattr(report_label_errors, "ranked_labels", broken)
     with pytest.raises(ValueError, match="broadcast"):
         report_label_errors.find_suspects(Rows(a_table(30)))
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy import stats
 
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import printable
 from hardsight.scores import SCORES
-from hardsight.stats import FEW, mcnemar, paired_difference
+from hardsight.stats import FEW, mcnemar, mean_ranks, paired_difference
 from hardsight.table import SampleTable
 from hardsight.tablefiles import class_count, class_numbers, floats
 
@@ -91,9 +90,9 @@ def compare(after: SampleTable | str | Path, before: SampleTable | str | Path) -
 
 def mid_ranks(hardness: np.ndarray) -> np.ndarray:
     """Ranks scaled to (0, 1), 1 the hardest; ties share the middle of their ranks; NaN stays NaN."""
-    known = ~np.isnan(hardness)
-    ranks = np.full(len(hardness), np.nan)
-    ranks[known] = (stats.rankdata(hardness[known]) - 0.5) / max(int(known.sum()), 1)
+    ranks = mean_ranks(hardness)
+    ranks -= 0.5
+    ranks /= max(int((~np.isnan(ranks)).sum()), 1)
     return ranks
 
 

@@ -19,6 +19,7 @@ FEW = 5  # fewer samples than these get no interval and no flag
 ROUNDING = 1e-6
 _FLOAT64 = 1e-12  # rounding of differences that are given as such
 _TAIL = (1 - LEVEL) / 2
+_BLOCK = 1 << 20  # values at a time, so that temporary arrays of ten million stay small
 
 
 def half_width(df: Any = np.inf, level: float = LEVEL) -> Any:
@@ -110,12 +111,35 @@ class Moments:
 
 def moments(values: np.ndarray, group: np.ndarray, groups: int) -> Moments:
     """Moments of one array of values."""
-    return Moments(groups).add(values, group)
+    total = Moments(groups)
+    for start in range(0, len(values), _BLOCK):
+        total.add(values[start : start + _BLOCK], group[start : start + _BLOCK])
+    return total
+
+
+def mean_ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1, the smallest first; ties share the mean of theirs, and NaN stays NaN.
+
+    SciPy's `rankdata` of many values takes twice the memory.
+    """
+    order = np.argsort(values)  # NaN comes last
+    ranks, n, start = np.full(len(values), np.nan), len(values) - int(np.isnan(values).sum()), 0
+    while start < n:
+        end = min(start + _BLOCK, n)
+        while end < n and values[order[end]] == values[order[end - 1]]:  # not in the middle of ties
+            ties = values[order[end : end + _BLOCK]] == values[order[end - 1]]
+            end += len(ties) if ties.all() else int(ties.argmin())
+        ordered = values[order[start:end]]
+        first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        last = np.r_[first[1:], end - start]
+        ranks[order[start:end]] = np.repeat(start + (first + 1 + last) / 2, last - first)
+        start = end
+    return ranks
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:
     """Student's interval of the mean of one array without NaN; NaN below `FEW` samples."""
-    low, high = moments(values, np.zeros(len(values), np.int64), 1).interval()
+    low, high = moments(values, np.zeros(len(values), np.int8), 1).interval()
     return float(low[0]), float(high[0])
 
 

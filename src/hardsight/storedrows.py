@@ -170,6 +170,13 @@ class StoredRows:
         """All rows and columns in memory."""
         return pa.table({name: self[name] for name in self.column_names})
 
+    def read_rows(self, places: np.ndarray, names: Sequence[str]) -> pa.Table:
+        """Columns of some rows, however many; nothing else is read for them."""
+        stored = places if self._places is None else self._places[places]
+        rows = self._columns.rows(stored, [name for name in names if name not in self._added])
+        added = {name: self._added[name].take(pa.array(places)) for name in names if name in self._added}
+        return pa.table({name: added[name] if name in added else rows[name] for name in names})
+
     def pieces(self, name: str) -> Iterator[pa.Array]:
         """A column in pieces, of which none stays in memory."""
         if name in self._added or self._places is not None:
@@ -278,7 +285,7 @@ def _compare(part: Part, kept: bool) -> _Unit | None:
         if failed[:good].any() or not failed[good:].all():
             return None
         labeled |= samples["label"].slice(0, good).null_count < good
-        errors.append(samples.select(["id", "error"]).filter(pa.array(np.arange(len(samples)) >= good)))  # a copy
+        errors.append(samples.select(["id", "error"]).filter(pa.array(failed)))  # a slice would keep all ids in memory
     return _Unit(rows, pa.concat_tables(errors), models, labeled)
 
 

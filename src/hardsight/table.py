@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import secrets
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -216,6 +216,23 @@ class SampleTable:
     def column(self, name: str) -> pa.ChunkedArray:
         """A column by name, as Arrow has it; nothing else of a large run is read for it."""
         return self._rows[self._checked(name)]
+
+    def pieces(self, name: str) -> Iterator[pa.Array]:
+        """A column by name in pieces; of a large run on disk none of them stays in memory."""
+        rows = self._rows
+        yield from rows.pieces(self._checked(name)) if isinstance(rows, StoredRows) else self.column(name).chunks
+
+    def read_rows(self, places: np.ndarray, names: Sequence[str]) -> pa.Table:
+        """Columns of some rows, as Arrow has them; nothing else of a large run is read for them."""
+        rows = self._rows
+        if isinstance(rows, StoredRows):
+            return rows.read_rows(places, names)
+        return rows.select([*names]).take(pa.array(places))
+
+    @property
+    def stored_rows(self) -> Rows:
+        """The rows as they are: those of a large run on disk stay there."""
+        return self._rows
 
     def __contains__(self, column: str) -> bool:
         return column in self._rows.column_names

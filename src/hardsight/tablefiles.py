@@ -85,9 +85,8 @@ def no_rows(*columns: str) -> pa.Table:
 def class_count(table: Any) -> int:
     """C of the model, or as many as labels, predictions and names tell."""
     known = table.meta.model.classes or len(table.meta.class_names)
-    columns = [pa.table({name: table.column(name)}) for name in ("label", "pred") if name in table]
-    largest = [int(class_numbers(rows, rows.column_names[0]).max(initial=-1)) for rows in columns]
-    return max(int(known), *(number + 1 for number in largest), 1)
+    parts = (pa.table({name: part}) for name in ("label", "pred") if name in table for part in table.pieces(name))
+    return max(int(known), *(int(class_numbers(part, *part.column_names).max(initial=-1)) + 1 for part in parts), 1)
 
 
 def class_numbers(rows: pa.Table, name: str) -> np.ndarray:

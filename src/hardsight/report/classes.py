@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
 
 from hardsight.report.confusions import pairs
 from hardsight.report.formatting import counted, plain, score_title, share
 from hardsight.report.label_errors import Suspects
-from hardsight.report.rows import MANY_CLASSES, Rows
+from hardsight.report.rows import MANY_CLASSES, Rows, counts, joint_counts
 from hardsight.report.samples import top
 from hardsight.report.sections import Section, score_axis, table
 from hardsight.stats import moments, wilson
@@ -21,7 +20,7 @@ BINS = 20
 def build(rows: Rows) -> Section:
     """One row per class that occurs; the hardest `MANY_CLASSES` of them where there are more."""
     group, codes = rows.at, rows.codes
-    n = np.bincount(group[group >= 0], minlength=codes)
+    n = counts(group, codes)
     means = moments(rows.value, group, codes)
     present = np.flatnonzero(n)
     note = f"Classes by {'label' if rows.labeled else 'prediction, for there are no labels'}."
@@ -46,12 +45,12 @@ def build(rows: Rows) -> Section:
         title = f"{score_title(rows.main)}, {edges[0]:.3g} to {edges[-1]:.3g}"
         columns.append(("histogram", title, "chart", [None] * len(present)))
     if rows.judged.any():
-        judged, right = (np.bincount(rows.label[mask], minlength=codes) for mask in (rows.judged, rows.right))
+        judged, right = (counts(rows.label[mask], codes) for mask in (rows.judged, rows.right))
         columns.append(("accuracy", "accuracy", "percent", *shown(share(right, judged), *wilson(right, judged))))
     if rows.main is not None:
         title = score_title(rows.main)
         hardest = top(rows.hardness, -(-int((~np.isnan(rows.hardness)).sum()) // 10))
-        hard_share = np.bincount(group[hardest][group[hardest] >= 0], minlength=codes) / np.maximum(n, 1)
+        hard_share = counts(group[hardest], codes) / np.maximum(n, 1)
         columns += [
             (rows.main, f"mean {title}", "number", *shown(means.mean, *means.interval())),
             ("median", f"median {title}", "number", *shown(medians(rows.value, group, codes))),
@@ -74,10 +73,11 @@ def build(rows: Rows) -> Section:
 def medians(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
     """Median of the values that are not NaN, by group number."""
     valid = ~np.isnan(values) & (group >= 0)
-    n = np.bincount(group[valid], minlength=groups)
-    out, present = np.full(groups, np.nan), np.flatnonzero(n)
-    if len(present):  # scipy takes no empty arrays
-        out[present] = ndimage.median(values[valid], group[valid], present)
+    values, group = (values, group) if valid.all() else (values[valid], group[valid])
+    n, out = counts(group, groups), np.full(groups, np.nan)
+    order, present = np.lexsort((values, group)), np.flatnonzero(n)
+    starts, n = (np.cumsum(n) - n)[present], n[present]
+    out[present] = (values[order[starts + (n - 1) // 2]] + values[order[starts + n // 2]]) / 2
     return out
 
 
@@ -96,6 +96,5 @@ def _histograms(rows: Rows, present: np.ndarray) -> tuple[list[float], list[list
         return [], []
     over = score_axis(rows, rows.main)
     bins = over.bins(rows.value, BINS)
-    valid = (bins >= 0) & (rows.at >= 0)
-    counts = np.bincount(rows.at[valid] * BINS + bins[valid], minlength=rows.codes * BINS).reshape(rows.codes, BINS)
-    return plain(np.linspace(over.low, over.high, BINS + 1), 6), counts[present].tolist()
+    of_class = joint_counts(rows.at, bins, (rows.codes, BINS))
+    return plain(np.linspace(over.low, over.high, BINS + 1), 6), of_class[present].tolist()

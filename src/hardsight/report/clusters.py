@@ -9,7 +9,7 @@ import numpy as np
 from hardsight.report.formatting import counted, number, score_title
 from hardsight.report.rows import Rows
 from hardsight.report.sections import Section
-from hardsight.report.vectors import directions, having
+from hardsight.report.vectors import directions, having, sample_of
 from hardsight.stats import FEW, Difference, holm, mean_interval, welch_difference
 
 MOST_ROWS, MOST_CLASSES = 200_000, 300
@@ -51,9 +51,8 @@ def harder_clusters(rows: Rows) -> tuple[list[Cluster], str]:
     """Clusters that are significantly harder than the rest of their class, the hardest first, and a note."""
     from threadpoolctl import threadpool_limits
 
-    where = np.flatnonzero(having(rows, "sketch") & ~np.isnan(rows.value) & (rows.at >= 0))
-    if len(where) > MOST_ROWS:
-        where = np.sort(np.random.default_rng(_SEED).choice(where, MOST_ROWS, replace=False))
+    valid = having(rows, "sketch") & ~np.isnan(rows.value) & (rows.at >= 0)
+    where, total = sample_of(valid, MOST_ROWS, _SEED), int(valid.sum())
     if not len(where):
         return [], ""
     group = rows.at[where]
@@ -73,6 +72,7 @@ def harder_clusters(rows: Rows) -> tuple[list[Cluster], str]:
     harder = [cluster for cluster in tested if cluster.gap.p <= 0.05 and rows.sign * cluster.gap.value > 0]
     harder.sort(key=lambda cluster: (-rows.sign * cluster.gap.value, cluster.code))
     more = f" The {MOST_SHOWN} hardest are shown." if len(harder) > MOST_SHOWN else ""
+    more += f" Among {len(where):,} samples drawn at random from {total:,}." if total > len(where) else ""
     return harder[:MOST_SHOWN], (
         f"k-means of the features' directions within each of {counted(len(large), 'class', 'classes')}, fitted on half "
         f"of the samples; {score_title(rows.main)} of the other half against the rest of the class (Welch's test). "

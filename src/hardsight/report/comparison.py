@@ -27,7 +27,7 @@ def build(rows: Rows) -> Section | None:
     if rows.against is None:
         return None
     compared = compare(rows.table, rows.against)
-    meta, by_row = compared.meta.comparison, compared.aligned(rows.ids)
+    meta, by_row = compared.meta.comparison, compared.aligned(rows.ids.combine_chunks())
     by, counts = meta.get("by"), meta["counts"]
     before = change = np.full(len(rows), np.nan)
     if by is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hardsight.report.formatting import counted, share
-from hardsight.report.rows import Rows
+from hardsight.report.rows import BLOCK, Rows, counts
 from hardsight.report.samples import top
 from hardsight.report.sections import Section, table
 
@@ -36,7 +36,7 @@ def build(rows: Rows) -> Section | None:
     if not len(wrong):
         return None
     label, pred, n = label[largest], pred[largest], count[largest]
-    of_label = np.bincount(rows.label[rows.judged], minlength=rows.codes)
+    of_label = counts(rows.label[rows.judged], rows.codes)
     columns = [
         ("label", "label", "text", [rows.class_name(code) for code in label.tolist()]),
         ("pred", "predicted as", "text", [rows.class_name(code) for code in pred.tolist()]),
@@ -53,14 +53,29 @@ def build(rows: Rows) -> Section | None:
 
 def pairs(rows: Rows, among: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Every pair of a label and a prediction that occurs among some rows, in their order, and how often it does."""
-    pair, count = np.unique(rows.label[among] * np.int64(rows.codes) + rows.pred[among], return_counts=True)
+    parts, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for start in range(0, len(rows), BLOCK):
+        part = slice(start, start + BLOCK)
+        some, number = np.unique(_pair(rows, start + np.flatnonzero(among[part])), return_counts=True)
+        parts.append(some)
+        numbers.append(number)
+    pair, place = np.unique(np.concatenate(parts), return_inverse=True)
+    count = np.zeros(len(pair), dtype=np.int64)
+    np.add.at(count, place, np.concatenate(numbers))
     return *np.divmod(pair, max(rows.codes, 1)), count
+
+
+def _pair(rows: Rows, where: np.ndarray) -> np.ndarray:
+    """Label and prediction of some rows as one number."""
+    return rows.label[where] * np.int64(rows.codes) + rows.pred[where]
 
 
 def _hardest(rows: Rows, label: np.ndarray, pred: np.ndarray) -> list[np.ndarray]:
     """The hardest rows of each pair of a label and a wrong prediction."""
     wrong = np.flatnonzero(rows.judged & ~rows.right)
-    pair = rows.label[wrong] * np.int64(rows.codes) + rows.pred[wrong]
+    pair = _pair(rows, wrong)
+    listed = np.isin(pair, label * rows.codes + pred)
+    wrong, pair = wrong[listed], pair[listed]
     order = np.lexsort((-np.nan_to_num(rows.hardness[wrong], nan=-np.inf), pair))
     starts, ends = (np.searchsorted(pair[order], label * rows.codes + pred, side) for side in ("left", "right"))
     return [wrong[order[a : min(b, a + _EXAMPLES)]] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -12,7 +12,7 @@ from hardsight.report.sections import Section, View, rank_axis
 
 def build(rows: Rows) -> Section | None:
     """Two lists and a scatter plot of the ranks."""
-    if rows.rank_logit is None:
+    if rows.logit is None:
         return None
     angle, logit = score_title(rows.main), score_title(rows.logit)
     gap = np.round(rows.rank_main - rows.rank_logit, 12)  # equal differences must be equal
@@ -23,6 +23,6 @@ def build(rows: Rows) -> Section | None:
     note = f"Ranks by {angle} and by {logit}{saturates}, from 0 to 1."
     x, y = rank_axis("rank_angle", rows.main), rank_axis("rank_logit", rows.logit)
     view = View("ranks", "Rank by angle against rank by logit", note, x, y)
-    columns = {"rank_angle": rank_column(rows.rank_main, rows.main, "the angle")}
-    columns["rank_logit"] = rank_column(rows.rank_logit, rows.logit, logit)
+    columns = {"rank_angle": rank_column(lambda: rows.rank_main, rows.main, "the angle")}
+    columns["rank_logit"] = rank_column(lambda: rows.rank_logit, rows.logit, logit)
     return Section("disagreement", lists=[by_angle, by_logit], views=[view], columns=columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hardsight.report.formatting import plain
-from hardsight.report.rows import Rows
+from hardsight.report.rows import Rows, counts
 from hardsight.report.sections import Section, score_axis
 
 BINS = 40
@@ -20,8 +20,7 @@ def build(rows: Rows) -> Section | None:
     for name in [name for name in dict.fromkeys((rows.main, "confidence", rows.logit, "norm")) if name in rows.scores]:
         axis = score_axis(rows, name)
         bins = axis.bins(rows.scores[name], BINS)
-        counts = [np.bincount(bins[mask & (bins >= 0)], minlength=BINS).tolist() for mask in parts.values()]
-        series = [{"name": part, "counts": count} for part, count in zip(parts, counts, strict=True)]
+        series = [{"name": part, "counts": counts(bins[mask], BINS).tolist()} for part, mask in parts.items()]
         edges = plain(np.linspace(axis.low, axis.high, BINS + 1), 6)
         charts.append({"key": name, "title": axis.title, "edges": edges, "series": series})
     return Section("histograms", "Distributions", data={"charts": charts}) if charts else None

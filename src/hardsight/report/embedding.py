@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from hardsight.report.formatting import percent
 from hardsight.report.rows import Rows
 from hardsight.report.sections import Column, Section, View, axis
-from hardsight.report.vectors import directions, having
+from hardsight.report.vectors import direction_blocks, directions, having
 
 MOST_UMAP = 20_000  # rows: more would take minutes
 _BLOCK = 100_000  # rows at a time
@@ -19,50 +21,64 @@ _SEED = 20260804
 
 def build(rows: Rows) -> Section | None:
     """Views of the scatter plot, where the run keeps sketches."""
-    where = np.flatnonzero(having(rows, "sketch"))
-    if len(where) < _LEAST or rows.main is None:  # the first view of the page is a score's
+    n = int(having(rows, "sketch").sum())
+    if n < _LEAST or rows.main is None:  # the first view of the page is a score's
         return None
-    places, shares = principal(rows, where)
+    mean, axes, shares = principal(rows, n)
     note = "Directions of the features; samples that lie close together look alike to the network."
     titles = [
         f"{name} component ({percent(part)} of the variance)"
         for name, part in zip(("first", "second"), shares, strict=True)
     ]
-    maps = [("pca", "Map of the features (PCA)", note, titles, places)]
-    if len(where) <= MOST_UMAP and importlib.util.find_spec("umap") is not None:
-        from umap import UMAP
-
-        near = min(15, len(where) - 1)
-        places = np.asarray(UMAP(n_neighbors=near, random_state=_SEED).fit_transform(directions(rows, where)))
+    maps = [("pca", "Map of the features (PCA)", note, titles, lambda: _projected(rows, mean, axes))]
+    if n <= MOST_UMAP and importlib.util.find_spec("umap") is not None:
         note += " Distances between groups mean little."
-        maps.append(("umap", "Map of the features (UMAP)", note, ["first UMAP axis", "second UMAP axis"], places))
+        titles = ["first UMAP axis", "second UMAP axis"]
+        maps.append(("umap", "Map of the features (UMAP)", note, titles, lambda: _umap(rows)))
     views, columns = [], {}
-    for key, title, text, titles, places in maps:
-        values = np.full((2, len(rows)), np.nan)
-        values[:, where] = places.T
-        names = [f"{key}_x", f"{key}_y"]
-        columns |= {
-            name: Column(part, label, "Place on the map of the features.", "", "place")
-            for name, part, label in zip(names, values, titles, strict=True)
-        }
-        x, y = (axis(name, label, part) for name, label, part in zip(names, titles, values, strict=True))
-        views.append(View(f"map-{key}", title, text, x, y))
+    for key, title, text, titles, compute in maps:
+        names, ends = [f"{key}_x", f"{key}_y"], []
+        for line, (name, label) in enumerate(zip(names, titles, strict=True)):
+            read = partial(_line, rows, key, compute, line)
+            columns[name] = Column(read, label, "Place on the map of the features.", "", "place")
+            ends.append(axis(name, label, read()))
+        views.append(View(f"map-{key}", title, text, *ends))
     return Section("embedding", views=views, columns=columns)
 
 
-def principal(rows: Rows, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first two principal components of the sketches of some rows, and their shares of the variance."""
-    blocks = [where[start : start + _BLOCK] for start in range(0, len(where), _BLOCK)]
+def _line(rows: Rows, key: str, compute: Callable[[], np.ndarray], line: int) -> np.ndarray:
+    return rows.kept(f"map {key}", compute)[line]
+
+
+def principal(rows: Rows, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean and first two principal axes of the `n` sketches, and the axes' shares of the variance."""
     total, product = 0.0, 0.0
-    for block in blocks:  # in blocks: of a million rows, all of them would not fit beside the table
-        units = directions(rows, block).astype(np.float64)
+    for _, units in direction_blocks(rows, _BLOCK):  # all of them would not fit beside the table
+        units = units.astype(np.float64)
         total, product = total + units.sum(0), product + units.T @ units
-    mean = np.atleast_1d(total / len(where))
-    variances, axes = np.linalg.eigh(product / len(where) - np.outer(mean, mean))
+    mean = np.atleast_1d(total / n)
+    variances, axes = np.linalg.eigh(product / n - np.outer(mean, mean))
     axes = axes[:, ::-1][:, :2]
     axes = axes * np.sign(axes[np.abs(axes).argmax(0), range(axes.shape[1])])  # a sign that no library decides
-    places = np.concatenate([(directions(rows, block) - mean) @ axes for block in blocks])
     shares = variances[::-1][:2] / max(float(variances.sum()), np.finfo(float).tiny)
     if axes.shape[1] < 2:  # a sketch of one number
-        places, shares = np.pad(places, ((0, 0), (0, 1))), np.append(shares, 0.0)
-    return places, shares
+        axes, shares = np.pad(axes, ((0, 0), (0, 1))), np.append(shares, 0.0)
+    return mean, axes, shares
+
+
+def _projected(rows: Rows, mean: np.ndarray, axes: np.ndarray) -> np.ndarray:
+    """Places on two axes, ``(2, N)``; NaN without a sketch."""
+    places = np.full((2, len(rows)), np.nan)
+    for where, units in direction_blocks(rows, _BLOCK):
+        places[:, where] = ((units - mean) @ axes).T
+    return places
+
+
+def _umap(rows: Rows) -> np.ndarray:
+    from umap import UMAP
+
+    where, places = np.flatnonzero(having(rows, "sketch")), np.full((2, len(rows)), np.nan)
+    near = min(15, len(where) - 1)
+    fitted = UMAP(n_neighbors=near, random_state=_SEED).fit_transform(directions(rows, where))
+    places[:, where] = np.asarray(fitted).T
+    return places

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.report.formatting import counted, cut_name, flags, number, score_title, share
-from hardsight.report.rows import Rows
+from hardsight.report.rows import BLOCK, Rows, counts
 from hardsight.report.sections import Notice, Section, table
 from hardsight.runs import is_number
+from hardsight.runs.ids import Ids, pieces_of, places_among, repeated_ids
 from hardsight.stats import FEW, Difference, holm, moments, student
 from hardsight.table import larger_is_harder
 from hardsight.tablefiles import floats
@@ -50,10 +51,9 @@ def build(rows: Rows) -> Section:
 
 def find_groups(rows: Rows, given: pa.Table | None = None) -> tuple[list[Group], list[str]]:
     """Group columns that the table holds and those of a table beside it; and what could not be used, in words."""
-    arrow = rows.table.to_arrow()
     others = _NO_GROUPS if given is None else _NO_GROUPS | set(given.column_names)
-    names = [n for n in arrow.column_names if n not in others and larger_is_harder(n.removesuffix("_sd")) is None]
-    groups = [group for name in names if (group := _coded(name, arrow[name].combine_chunks(), False)) is not None]
+    names = [n for n in rows.table.columns if n not in others and larger_is_harder(n.removesuffix("_sd")) is None]
+    groups = [group for name in names if (group := _of_table(rows, name)) is not None]
     more, notes = ([], []) if given is None else given_groups(rows.ids, given)
     groups += more  # those that were asked for come last
     if len(groups) > MOST_COLUMNS:
@@ -61,47 +61,60 @@ def find_groups(rows: Rows, given: pa.Table | None = None) -> tuple[list[Group],
     return groups[-MOST_COLUMNS:], notes
 
 
-def given_groups(ids: pa.Array, table: pa.Table) -> tuple[list[Group], list[str]]:
+def _of_table(rows: Rows, name: str) -> Group | None:
+    type_ = rows.table.stored_rows.schema.field(name).type
+    group = _coded(name, pa.chunked_array([*rows.table.pieces(name)], type_), False)
+    return group if group is None or rows.order is None else group._replace(codes=group.codes[rows.order])
+
+
+def given_groups(ids: Ids, table: pa.Table) -> tuple[list[Group], list[str]]:
     """The columns of a table that `read_by_id` read, as groups of these samples; and what could not be used."""
     notes, groups = [], []
-    where = pc.index_in(ids, value_set=table["id"].combine_chunks())
-    if where.null_count:
-        notes.append(f"groups: {len(ids) - where.null_count:,} of {counted(len(ids), 'sample')} have a row there.")
+    places = places_among(ids, table["id"])
+    absent = places < 0
+    if absent.any():
+        notes.append(f"groups: {int((~absent).sum()):,} of {counted(len(ids), 'sample')} have a row there.")
+    where = pa.array(places, mask=absent)
     for name in (name for name in table.column_names if name != "id"):
-        if (group := _coded(name, table[name].combine_chunks().take(where), True)) is not None:
+        if (group := _coded(name, table[name].take(where), True)) is not None:
             groups.append(group)
         else:
             notes.append(f"groups: the column {cut_name(name)} is not shown: it holds no two values that repeat.")
     return groups, notes
 
 
-def _coded(name: str, column: pa.Array, given: bool) -> Group | None:
+def _coded(name: str, column: pa.ChunkedArray, given: bool) -> Group | None:
     """A column as groups; None where it is none: values that never repeat, or a quantity that nobody asked for."""
-    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     notes = []
     if is_number(column.type) and not pa.types.is_boolean(column.type):
-        values = floats(pa.chunked_array([column]))
+        values = floats(column)
         valid = np.isfinite(values)
         whole = len(np.unique(values[valid])) <= _MOST_INTEGERS and (values[valid] % 1 == 0).all()
         if not whole and not given:
             return None
         if not whole:
-            column = _fifths(values, valid)
+            column = pa.chunked_array([_fifths(values, valid)])
             notes.append("A quantity, cut into fifths.")
         elif not pa.types.is_integer(column.type):
-            column = pa.array(np.where(valid, values, 0).astype(np.int64), mask=~valid)
+            column = pa.chunked_array([pa.array(np.where(valid, values, 0).astype(np.int64), mask=~valid)])
     elif pa.types.is_nested(column.type) or not (given or str(column.type) in ("string", "large_string", "bool")):
         return None
-    encoded = column.cast(pa.string()).dictionary_encode()
-    codes = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
-    n = np.bincount(codes[codes >= 0], minlength=len(encoded.dictionary))
+    elif not given and pa.types.is_string(column.type) and len(column) > BLOCK:
+        texts = column.drop_null()
+        if not repeated_ids(lambda: pieces_of(texts))[0]:  # millions of paths, whose dictionary would be large
+            return None
+    encoded = column.cast(pa.string()).dictionary_encode().unify_dictionaries()
+    dictionary = encoded.chunk(0).dictionary
+    codes = np.concatenate([pc.fill_null(chunk.indices, -1).to_numpy() for chunk in encoded.chunks])
+    n = counts(codes, len(dictionary))
     if n.max(initial=0) < 2 or (not given and len(n) > _MOST_INTEGERS and n.max() < FEW):  # paths and remarks
         return None
     # The largest first, equal ones by their text: nothing may depend on the order of the rows.
     large = np.flatnonzero(n >= np.sort(n)[-min(MOST_VALUES, len(n))])
-    texts = encoded.dictionary.take(pa.array(large)).to_pylist()
+    texts = dictionary.take(pa.array(large)).to_pylist()
     kept = sorted(range(len(large)), key=lambda k: (-n[large[k]], texts[k]))[:MOST_VALUES]
-    place = np.full(len(n) + 1, -1)  # the last is that of −1, no value
+    place = np.full(len(n) + 1, -1, dtype=np.int8)  # the last is that of −1, no value
     place[large[kept]] = np.arange(len(kept))
     if len(n) > len(kept):
         rest = int((place[codes] < 0).sum() - (codes < 0).sum())
@@ -125,8 +138,8 @@ def group_table(rows: Rows, group: Group) -> dict[str, Any]:
     means = moments(rows.value, group.codes, k)
     adjusted = class_adjusted(rows.value, rows.at, rows.codes, group.codes, k)
     corrected = adjusted.p if k == 2 and in_group.all() else holm(adjusted.p)  # two against each other are one test
-    masks = (in_group, in_group & rows.right, in_group & rows.judged)
-    size, right, judged = (np.bincount(group.codes[mask], minlength=k) for mask in masks)
+    masks = (in_group, rows.right, rows.judged)
+    size, right, judged = (counts(group.codes[mask], k) for mask in masks)
     columns = [
         ("value", group.column, "text", group.values),
         ("chart", "", "chart", [None] * k),
@@ -137,7 +150,8 @@ def group_table(rows: Rows, group: Group) -> dict[str, Any]:
         ("accuracy", "accuracy", "percent", share(right, judged)),
         ("flag", "in words", "flag", flags(rows.sign * adjusted.value, corrected)),
     ]
-    scored, title = rows.value[~np.isnan(rows.value)], f"Hardness by {group.column}"
+    values = rows.value
+    scored, title = values[~np.isnan(values)], f"Hardness by {group.column}"
     chart = {"key": "mean", "overall": number(scored.mean()) if len(scored) else None, "what": "all samples"}
     options = {"sort": "mean", "ascending": rows.sign < 0, "group": group.column, "chart": chart}
     return table("group", title, columns, title=f"By {group.column}", note=group.note, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +15,13 @@ import pyarrow.compute as pc
 from hardsight.data import FEATURE_FILES, DataName
 from hardsight.errors import HardsightError
 from hardsight.extras import first_line
-from hardsight.labelerrors import RANKINGS, accuracy_note, label_errors, label_texts, noise
+from hardsight.labelerrors import RANKINGS, accuracy_note, label_texts, noise
+from hardsight.labelerrors.suspects import ranked_labels
 from hardsight.report.formatting import ID_BYTES
-from hardsight.report.rows import MANY_CLASSES, Rows
+from hardsight.report.rows import BLOCK, MANY_CLASSES, Rows
 from hardsight.report.sections import Column, Notice, SampleList, Section
 from hardsight.runs import content_hash
 from hardsight.stores import as_path
-from hardsight.tablefiles import floats
 
 MOST_SUSPECTS, _MOST_BYTES = 20_000, 4_000_000  # on the page: samples, and bytes of their ids
 _MOST_NUMBER = 1 << 22  # larger class numbers are ids of another kind; counting by them would fill the memory
@@ -32,7 +33,7 @@ _RECORDED = (
 class Suspects(NamedTuple):
     """What `label_errors` says of each row: its suspicion and the suggested class code (−1 for none); and in sum."""
 
-    suspicion: np.ndarray
+    suspicion: Callable[[], np.ndarray]
     suggested: np.ndarray
     rows: np.ndarray  # the suspects that the page lists, most suspicious first
     count: int
@@ -61,9 +62,7 @@ def build(rows: Rows) -> Section:
 
 def _review(rows: Rows) -> dict[str, Any]:
     """What deciding on the page needs: an identity of the run, texts for classes, and the command that applies it."""
-    ids, names, numbers = rows.ids, rows.meta.class_names, rows.numbers.tolist()
-    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(ids)], ids), "")[0].as_py()
-    key = content_hash(pc.binary_length(ids).to_numpy(), joined, rows.label, rows.pred, rows.value, list(names))
+    numbers = rows.numbers.tolist()
     named = rows.classes <= MANY_CLASSES or rows.meta.label_mapping is not None  # else a class is its number
     texts = label_texts(rows.table) if named else {number: f"#{number}" for number in numbers}
     labels = {code: texts.get(number) for code, number in enumerate(numbers)}  # None where the data lack the class
@@ -80,7 +79,32 @@ def _review(rows: Rows) -> dict[str, Any]:
         where = f" --data {shlex.quote(str(rows.data)) if given else 'DATA'}" if given or source is None else ""
         command = f"hardsight clean {shlex.quote(str(rows.run))} --decisions ~/Downloads/{file} --dataset {copy}{where}"
         command += " --overwrite"
-    return {"key": key, "labels": labels, "file": file, "command": command}
+    return {"key": _key(rows), "labels": labels, "file": file, "command": command}
+
+
+def _key(rows: Rows) -> str:
+    """An identity of the run by which a browser keeps decisions: ids, classes, the main score and names of classes."""
+    hashes, names, value, start = [], list(rows.meta.class_names), rows.value, 0
+    for ids in _blocks(rows.id_pieces(), BLOCK):
+        part = slice(start, start + len(ids))
+        joined = pc.binary_join(pa.ListArray.from_arrays([0, len(ids)], ids), "")[0].as_py()
+        codes = (codes[part].astype(np.int64) for codes in (rows.label, rows.pred))
+        hashes.append(content_hash(pc.binary_length(ids).to_numpy(), joined, *codes, value[part], names))
+        start = part.stop
+    return hashes[0] if len(hashes) == 1 else content_hash(hashes)
+
+
+def _blocks(pieces: Iterable[pa.Array], size: int) -> Iterator[pa.Array]:
+    """Arrays of one size, but the last, from arrays of any."""
+    waiting: list[pa.Array] = []
+    for piece in pieces:
+        while sum(map(len, waiting)) + len(piece) >= size:
+            cut = size - sum(map(len, waiting))
+            yield pa.concat_arrays([*waiting, piece[:cut]])
+            waiting, piece = [], piece[cut:]
+        waiting.append(piece)
+    if sum(map(len, waiting)):
+        yield pa.concat_arrays(waiting)
 
 
 def find_suspects(rows: Rows) -> Suspects | str:
@@ -92,10 +116,11 @@ def find_suspects(rows: Rows) -> Suspects | str:
     if rows.classes > _MOST_NUMBER:
         return f"Label errors are looked for among at most {_MOST_NUMBER:,} classes."
     try:
-        errors, estimate = label_errors(rows.table), noise(rows.table)
+        ranked = ranked_labels(rows.table, None, None, None)
+        estimate = noise(ranked.p)
     except HardsightError as error:  # a table without the columns it needs
         return f"Label errors could not be looked for: {first_line(error)}"
-    details, by = errors.meta.label_errors, str(errors.meta.label_errors["by"])
+    details, by = ranked.meta.label_errors, str(ranked.meta.label_errors["by"])
     if details["chance"]:
         return ""  # the first notice of the page says why
     count, gate, summary = int(details["suspects"]), details["automatic"], RANKINGS[by].summary.rstrip(".")
@@ -107,11 +132,18 @@ def find_suspects(rows: Rows) -> Suspects | str:
     )
     if gate.kind == "implausible":
         note = f"{count:,} labels to review, if you must: {gate.reason}"
-    by_row, ids = errors.aligned(rows.ids), errors.to_arrow()
-    suggested = pc.fill_null(by_row["suggested"], -1).to_numpy()
-    listed = ids.filter(ids["suspect"]).slice(0, MOST_SUSPECTS)["id"].cast(pa.string())
-    listed = listed.slice(0, int((np.cumsum(np.minimum(pc.binary_length(listed), ID_BYTES)) <= _MOST_BYTES).sum()))
-    suggested = np.where(suggested >= 0, np.searchsorted(rows.numbers, suggested), -1)
-    places = pc.index_in(listed, value_set=rows.ids).to_numpy().astype(np.int64)
+    suspects = ranked.order[:count]
+    confident = suspects[ranked.p.confident[suspects]]
+    suggested = np.full(len(rows), -1, rows.label.dtype)
+    suggested[rows.rows_of(confident)] = np.searchsorted(rows.numbers, ranked.p.pred[confident])
+    listed = rows.rows_of(suspects[:MOST_SUSPECTS])
+    sizes = [len(id_.encode()) for id_ in rows.ids_at(listed)]
+    listed = listed[: int((np.cumsum(np.minimum(sizes, ID_BYTES)) <= _MOST_BYTES).sum())]
     shares = {row["class"]: row["share"] for row in estimate.rows.to_pylist() if row["share"] is not None}
-    return Suspects(floats(by_row["suspicion"]), suggested, places, count, by, shares, note.strip())
+    return Suspects(lambda: _suspicion(rows, by), suggested, listed, count, by, shares, note.strip())
+
+
+def _suspicion(rows: Rows, by: str) -> np.ndarray:
+    """Suspicion of each row, NaN without a label: as the label errors have it, computed again to be read once."""
+    values = np.asarray(RANKINGS[by].function(rows.table), dtype=np.float64)
+    return np.where(rows.label >= 0, values if rows.order is None else values[rows.order], np.nan)

@@ -10,9 +10,9 @@ from scipy.sparse.csgraph import connected_components
 
 from hardsight.report.formatting import counted
 from hardsight.report.rows import Rows
-from hardsight.report.samples import LENGTH, largest
+from hardsight.report.samples import LENGTH, top
 from hardsight.report.sections import Column, SampleList, Section
-from hardsight.report.vectors import directions, having
+from hardsight.report.vectors import directions, having, sample_of
 
 K = 5
 MOST_ROWS = 30_000  # that are compared with one another; of more, a random sample
@@ -22,20 +22,24 @@ _SEED = 20260803
 
 def build(rows: Rows) -> Section | None:
     """Two lists of the gallery and a column, where the run keeps sketches of at least `K` + 1 samples."""
-    where = np.flatnonzero(having(rows, "sketch"))
-    among = ""
-    if len(where) > MOST_ROWS:
-        where = np.sort(np.random.default_rng(_SEED).choice(where, MOST_ROWS, replace=False))
-        among = f" Among {MOST_ROWS:,} samples drawn at random."
+    valid, among = having(rows, "sketch"), ""
+    where = sample_of(valid, MOST_ROWS, _SEED)
+    if (total := int(valid.sum())) > len(where):
+        among = f" Among {MOST_ROWS:,} samples drawn at random from {total:,}."
     if len(where) <= K:
         return None
     place, distance = nearest(directions(rows, where))
-    values = np.full(len(rows), np.nan)
-    values[where] = distance[:, -1]
+    outliers = where[top(distance[:, -1], LENGTH)]
+
+    def isolation() -> np.ndarray:
+        values = np.full(len(rows), np.nan)
+        values[where] = distance[:, -1]
+        return values
+
     note = f"Farthest from their {K}th neighbor in feature space (directions of the features).{among}"
-    lists = [largest("outliers", "Outliers", note, values), *_duplicates(rows, where, place, distance, among)]
+    lists = [SampleList("outliers", "Outliers", note, outliers), *_duplicates(rows, where, place, distance, among)]
     text = f"Distance to the {K}th nearest neighbor among the directions of the features; larger is more unusual."
-    columns = {"isolation": Column(values, f"distance to the {K}th neighbor", text, "")}
+    columns = {"isolation": Column(isolation, f"distance to the {K}th neighbor", text, "")}
     return Section("neighbors", lists=lists, columns=columns)
 
 

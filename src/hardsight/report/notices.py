@@ -11,11 +11,10 @@ from hardsight.chance import chance_agreement
 from hardsight.report.formatting import between, counted, cut, cut_name, percent, score_title
 from hardsight.report.label_errors import Suspects
 from hardsight.report.planted import planted_counts
-from hardsight.report.rows import MANY_CLASSES, Rows
+from hardsight.report.rows import MANY_CLASSES, Rows, counts
 from hardsight.report.sections import Notice, Section
 from hardsight.runs import Counts, Folds
 from hardsight.stats import FEW, LEVEL, mean_interval, moments, share_interval
-from hardsight.tablefiles import floats
 
 _LENGTH = 400  # characters of a text from outside
 
@@ -55,9 +54,9 @@ def sampling(rows: Rows) -> dict[str, str]:
 
 def build(rows: Rows) -> Section:
     """What a reader must know before trusting the page."""
-    rows, meta = rows, rows.meta
+    meta = rows.meta
     chance, score = chance_agreement(rows.label, rows.pred), score_title(rows.main)
-    present, bad = np.unique(rows.at[rows.at >= 0]), len(rows.table.bad)
+    present, bad = np.flatnonzero(counts(rows.at, rows.codes)), len(rows.table.bad)
     unlabeled, unpredicted = (int((codes < 0).sum()) for codes in (rows.label, rows.pred))
     unranked, zero = int(np.isnan(rows.value).sum()), (meta.counts or Counts()).zero_features or 0
     name = rows.class_name(int(present[0])) if len(present) else ""
@@ -98,8 +97,9 @@ def tiles(rows: Rows) -> Iterator[tuple[str, str, str]]:
         right = int(rows.right.sum())
         low, high = share_interval(right, n)
         yield "accuracy", percent(right / n), f"95% interval {100 * low:.1f}–{percent(high)} (Wilson), n = {n:,}"
-    if (n := int((~np.isnan(rows.value)).sum())) > 0:
-        values = rows.value[~np.isnan(rows.value)]
+    valid = ~np.isnan(values := rows.value)
+    if (n := int(valid.sum())) > 0:
+        values = values if n == len(rows) else values[valid]
         chance = "; 1 is chance" if rows.main == "avh" else ""
         note = f"{between(*mean_interval(values))}, n = {n:,}{chance}"
         yield f"mean {score_title(rows.main)}", f"{values.mean():.3g}", note
@@ -107,7 +107,7 @@ def tiles(rows: Rows) -> Iterator[tuple[str, str, str]]:
     if isinstance(rows.suspects, Suspects):
         count, labels = rows.suspects.count, int((rows.label >= 0).sum())
         yield "suspect labels", f"{count:,}", f"{percent(count / labels, 2)} of the labels, to be reviewed"
-    if "avh_sd" in rows.table and not np.isnan(spread := floats(rows.table.to_arrow()["avh_sd"])).all():
+    if "avh_sd" in rows.table and not np.isnan(spread := rows.read("avh_sd")).all():
         note = f"mean over the samples, {len(rows.meta.models)} nets"
         yield "spread of C·AVH between nets (sd)", f"{rows.classes * float(np.nanmean(spread)):.2g}", note
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from hardsight.comparison import mid_ranks
 from hardsight.people import Alignment, Outcome, read_alignment
@@ -13,9 +12,10 @@ from hardsight.people.alignment import RANKED_BY, last_epoch
 from hardsight.people.candidates import TREATMENTS
 from hardsight.printing import number_text
 from hardsight.report.formatting import between, counted, cut_name, number, percent, plain, score_title
-from hardsight.report.rows import Rows
+from hardsight.report.rows import Rows, joint_counts
 from hardsight.report.samples import largest, top
 from hardsight.report.sections import Axis, Column, Section, View, score_axis, table
+from hardsight.runs.ids import places_among
 from hardsight.table import harder_end
 from hardsight.tablefiles import floats
 
@@ -32,11 +32,12 @@ def build(rows: Rows) -> Section | None:
     if alignment is None:
         return None
     answers = alignment.people
-    place = pc.index_in(rows.ids, value_set=answers["id"].combine_chunks())
-    hsf = floats(answers["hsf"].take(place))
+    place = places_among(rows.ids, answers["id"])  # −1, the place of a NaN, for those that nobody was asked about
+    hsf = np.append(floats(answers["hsf"]), np.nan)[place]
     columns = {"hsf": Column(hsf, _HSF, "Share of people who chose the label.", harder_end("hsf"))}
     if "entropy" in answers.column_names:
-        values, text = floats(answers["entropy"].take(place)), "How much people disagree with one another, in nats."
+        values = np.append(floats(answers["entropy"]), np.nan)[place]
+        text = "How much people disagree with one another, in nats."
         columns["votes_entropy"] = Column(values, "entropy of the answers", text, harder_end("votes_entropy"))
     by_people, by_model, quarters = _quarters(rows, hsf)
     gap, main = np.round(rows.rank_main - mid_ranks(-hsf), 12), score_title(rows.main)
@@ -156,7 +157,7 @@ def _histogram(rows: Rows, hsf: np.ndarray, alignment: Alignment, name: str) -> 
         y = y._replace(low=max(low, y.low))
     column, line = x.bins(hsf, BINS_X), y.bins(values, BINS_Y)
     both = (column >= 0) & (line >= 0)
-    counts = np.bincount((line * BINS_X + column)[both], minlength=BINS_X * BINS_Y)
+    counts = joint_counts(line, column, (BINS_Y, BINS_X)).ravel()
     parts = [values[both & (column == k)] for k in range(BINS_X)]
     medians = [float(np.median(part)) if len(part) >= _FEWEST else np.nan for part in parts]
     compared = [

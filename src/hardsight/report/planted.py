@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hardsight.report.formatting import counted
 from hardsight.report.label_errors import Suspects
@@ -25,10 +24,12 @@ def build(rows: Rows) -> Section | None:
 def planted_codes(rows: Rows) -> np.ndarray | None:
     """Code of the class that each row had before its label was changed, −1 where it was not; None without any."""
     planted = rows.meta.planted
-    place = pc.index_in(pa.array(planted, pa.string()), value_set=rows.ids).to_pylist()
-    codes = np.full(len(rows), -1)
-    for at, number in zip(place, planted.values(), strict=True):
-        if at is not None and number in rows.numbers:
+    if not planted:
+        return None
+    places = rows.places_of(pa.array(planted, pa.string())).tolist()
+    codes = np.full(len(rows), -1, rows.label.dtype)
+    for at, number in zip(places, planted.values(), strict=True):
+        if at >= 0 and number in rows.numbers:
             codes[at] = np.searchsorted(rows.numbers, number)
     return codes if (codes >= 0).any() else None
 

@@ -1,8 +1,12 @@
-"""A table as the page's arithmetic sees it: columns as arrays, classes as codes, rows in the order of their ids."""
+"""A table as the page's arithmetic sees it: columns as arrays, classes as codes, rows in the order of their ids.
+
+Nothing that has a number per row is kept but what fits into a small cache, so that ten million rows take a few arrays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +18,9 @@ from hardsight.comparison import mid_ranks
 from hardsight.printing import class_name
 from hardsight.report.formatting import NAME_BYTES, cut_name
 from hardsight.runs import is_number
+from hardsight.runs.ids import places_among
 from hardsight.scores import SCORES
+from hardsight.storedrows import StoredRows
 from hardsight.table import SampleTable
 from hardsight.tablefiles import class_count, class_numbers, floats
 
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 # Up to here every class of the model has a code of its own; beyond it only the classes that occur.
 MANY_CLASSES = 5000
 _NAMES_BYTES = 900_000  # all class names together
+_KEPT = 3 << 26  # bytes of arrays that stay in memory because they may be asked for again
+BLOCK = 1 << 20  # rows at a time, so that temporary arrays stay small
 
 # What the page ranks by, and what it calls the logit's view of a sample: the first that the table has.
 _ANGULAR = ("avh", "angle", "angular_margin", "avc")
@@ -36,6 +44,12 @@ class Rows:
     """The columns of a table, sorted by id so that nothing on the page depends on the order in which rows came.
 
     Class codes are −1 where there is none, scores NaN. What else sections are built from is beside the columns.
+
+    Attributes:
+        table: The table; one in memory has its rows in the order of their ids.
+        order: Which row of the table each row is; None where they are in the same order.
+        label: Class codes, in the smallest type that holds them; so are `pred` and `at`, the class a sample counts in.
+        scores: Arrays by name, computed when asked for: AVH times C; without labels taken at the prediction.
     """
 
     run: Any = None  # the folder
@@ -48,61 +62,146 @@ class Rows:
     suspects: Suspects | str = ""  # labels that are probably wrong, or why none are looked for
 
     def __init__(self, table: SampleTable) -> None:
-        arrow = table.to_arrow()
-        ids = arrow["id"].cast(pa.string())
-        arrow = arrow.set_column(arrow.column_names.index("id"), "id", ids).take(pc.sort_indices(ids))
-        self.table, self.meta, self.ids = table.with_rows(arrow), table.meta, arrow["id"].combine_chunks()
-        self.classes = class_count(self.table)  # C of the model
-        label, pred = class_numbers(arrow, "label"), class_numbers(arrow, "pred")
+        self.order: np.ndarray | None = None
+        rows = table.stored_rows
+        if isinstance(rows, pa.Table) and rows.schema.field("id").type != pa.string():
+            rows = rows.set_column(rows.column_names.index("id"), "id", rows["id"].cast(pa.string()))
+            table = table.with_rows(rows)
+        if not _in_order(table):
+            order = pc.sort_indices(table.column("id"))
+            if isinstance(rows, pa.Table):
+                table = table.with_rows(rows.take(order))
+            else:
+                self.order = order.to_numpy().astype(_index_type(len(table)))
+        self.table, self.meta = table, table.meta
+        self.classes = class_count(table)  # C of the model
         if self.classes <= MANY_CLASSES:
-            numbers = np.arange(self.classes)
+            self.numbers = np.arange(self.classes)  # the class number of each code
         else:  # codes for the classes that occur: of a model's million there are few here
-            numbers = np.unique(np.concatenate([label, pred]))
-            numbers = numbers[numbers >= 0]
-            label, pred = (np.where(x >= 0, np.searchsorted(numbers, x), -1) for x in (label, pred))
-        self.numbers, self.codes = numbers, len(numbers)  # the class number of each code
-        self.label, self.pred = label, pred
-        self.labeled = bool((label >= 0).any())
-        self.at = label if self.labeled else pred  # the class a sample is counted in
-        self.judged = (label >= 0) & (pred >= 0)
-        self.right = self.judged & (label == pred)
-        # By name: AVH times C; without labels taken at the prediction.
-        self.scores = {name: values for name in SCORES if (values := self._score(name)) is not None}
-        # The score that the page ranks by, as it is shown (C·AVH), and turned so that larger is harder.
+            seen = [np.unique(part) for name in ("label", "pred") for part in self._numbers(name)]
+            self.numbers = np.unique(np.concatenate([np.empty(0, np.int64), *seen]))
+            self.numbers = self.numbers[self.numbers >= 0]
+        self.codes = len(self.numbers)
+        self.label, self.pred = self._codes("label"), self._codes("pred")
+        self.labeled = bool((self.label >= 0).any())
+        self.at = self.label if self.labeled else self.pred
+        self.judged = (self.label >= 0) & (self.pred >= 0)
+        self.right = self.judged & (self.label == self.pred)
+        self._kept: OrderedDict[str, np.ndarray] = OrderedDict()
+        self.finite: dict[str, np.ndarray] = {}  # which rows have a finite vector, by its name
+        self.scores: Mapping[str, np.ndarray] = _Scores(self)
+        # The score that the page ranks by, as it is shown (C·AVH), and which way it is harder.
         self.main = next((n for n in (*_ANGULAR, *_LOGIT) if n in self.scores), next(iter(self.scores), None))
         self.logit = next((n for n in _LOGIT if n in self.scores), None) if self.main in _ANGULAR else None
         self.sign = 1 if self.main is None or SCORES[self.main].higher_is_harder else -1
-        self.value = np.full(len(self), np.nan) if self.main is None else self.scores[self.main]
-        self.hardness = self.sign * self.value
-        self.rank_main = mid_ranks(self.hardness)
-        self.rank_logit = None if self.logit is None else mid_ranks(self.hardness_by(self.logit))
 
-    @cached_property
-    def in_vectors(self) -> np.ndarray:
-        """Where each row is among the stored vectors; −1 for none."""
-        if (vectors := self.table.vectors) is None:
-            return np.full(len(self), -1)
-        ids = vectors["id"].cast(pa.string()).combine_chunks()
-        return pc.fill_null(pc.index_in(self.ids, value_set=ids), -1).to_numpy()
+    # Numbers per row.
 
-    def __len__(self) -> int:
-        return len(self.label)
+    @property
+    def value(self) -> np.ndarray:
+        """The main score; NaN without any."""
+        return np.full(len(self), np.nan) if self.main is None else self.scores[self.main]
 
-    def _score(self, name: str) -> np.ndarray | None:
-        column = name if name in self.table else f"{name}_pred"
-        if column not in self.table or not is_number(self.table.to_arrow()[column].type):
-            return None
-        values = floats(self.table.to_arrow()[column])
-        values = values if np.isfinite(values).all() else np.where(np.isfinite(values), values, np.nan)
-        return None if np.isnan(values).all() else self.classes * values if name == "avh" else values
+    @property
+    def hardness(self) -> np.ndarray:
+        """The same, turned so that larger is harder."""
+        return self.value if self.sign > 0 else self.kept("hardness", lambda: -self.value)
+
+    @property
+    def rank_main(self) -> np.ndarray:
+        return self.kept("rank_main", lambda: mid_ranks(self.hardness))
+
+    @property
+    def rank_logit(self) -> np.ndarray:
+        """Ranks by the score `logit`, where there is one."""
+        return self.kept("rank_logit", lambda: mid_ranks(self.hardness_by(str(self.logit))))
 
     def hardness_by(self, score: str) -> np.ndarray:
         """A score turned so that larger is harder."""
         return self.scores[score] if SCORES[score].higher_is_harder else -self.scores[score]
 
+    def kept(self, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        """An array that is computed again only where it had to make room for others since."""
+        if name not in self._kept:
+            self._kept[name] = compute()
+            while len(self._kept) > 1 and sum(values.nbytes for values in self._kept.values()) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(name)
+        return self._kept[name]
+
+    def read(self, column: str) -> np.ndarray:
+        """A numeric column of the table as float64, NaN where there is nothing."""
+        if not isinstance(self.table.stored_rows, StoredRows):
+            return floats(self.table.column(column))
+        return self._filled(map(floats, map(_chunked, self.table.pieces(column))), np.float64)
+
+    @cached_property
+    def by_class(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows in the order of their classes `at`, and where those of each class start; rows of no class are left out.
+
+        Rows of one class are in their order. The starts have one entry more than there are classes.
+        """
+        count = counts(self.at, self.codes)
+        order = np.argsort(self.at, kind="stable")[len(self) - int(count.sum()) :]  # −1 comes first
+        return order.astype(_index_type(len(self))), np.cumsum([0, *count])
+
+    def of_class(self, code: int) -> np.ndarray:
+        """Rows of a class."""
+        order, starts = self.by_class
+        return order[starts[code] : starts[code + 1]]
+
+    # Vectors.
+
+    @cached_property
+    def in_vectors(self) -> np.ndarray:
+        """Where each row is among the stored vectors; −1 for none."""
+        places = self.table.vector_places.astype(_index_type(len(self)))
+        return places if self.order is None else places[self.order]
+
+    # Ids.
+
+    @property
+    def ids(self) -> pa.ChunkedArray:
+        """The ids of all rows, which are read when asked for: use the methods below where they do."""
+        return pa.chunked_array([*self.id_pieces()], pa.string())
+
+    def id_pieces(self) -> Iterator[pa.Array]:
+        """The ids in pieces, in the order of the rows."""
+        if self.order is None:
+            yield from (part.cast(pa.string()) for part in self.table.pieces("id"))
+            return
+        ids = pa.chunked_array([*self.table.pieces("id")]).cast(pa.large_string()).combine_chunks()
+        for start in range(0, len(self), BLOCK):
+            yield ids.take(pa.array(self.order[start : start + BLOCK])).cast(pa.string())
+
+    def rows_of(self, places: np.ndarray) -> np.ndarray:
+        """The rows of some places in the table."""
+        if self.order is None:
+            return places
+        rows = np.empty_like(self.order)
+        rows[self.order] = np.arange(len(self))
+        return rows[places].astype(np.int64)
+
     def ids_at(self, index: np.ndarray | Sequence[int]) -> list[str]:
         """Ids of a few rows."""
-        return self.ids.take(pa.array(np.asarray(index, dtype=np.int64))).to_pylist()
+        places = np.asarray(index, dtype=np.int64)
+        places = places if self.order is None else self.order[places].astype(np.int64)
+        return self.table.read_rows(places, ["id"])["id"].cast(pa.string()).to_pylist()
+
+    def places_of(self, ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """The rows of a few ids, −1 where there is none."""
+        places, start = np.full(len(ids), -1), 0
+        for piece in self.id_pieces():
+            which = places_among(piece, ids)
+            here = np.flatnonzero(which >= 0)
+            places[which[here]] = start + here
+            start += len(piece)
+        return places
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    # Classes.
 
     def class_name(self, code: int) -> str:
         """Name of a class, its number where there is none; short enough that all of them fit into the page."""
@@ -112,3 +211,98 @@ class Rows:
         """The same by the class number of the model."""
         names, room = self.meta.class_names, _NAMES_BYTES // max(self.codes, 1)
         return cut_name(class_name(names, number), min(max(room, 24), NAME_BYTES))
+
+    # Inside.
+
+    def _numbers(self, name: str) -> Iterator[np.ndarray]:
+        """Class numbers in pieces, in the order of the table."""
+        if name not in self.table:
+            yield np.full(len(self.table), -1)
+            return
+        for piece in self.table.pieces(name):
+            yield class_numbers(pa.table({name: piece}), name)
+
+    def _codes(self, name: str) -> np.ndarray:
+        """The code of each class number, −1 for none."""
+        parts = self._numbers(name)
+        if self.classes > MANY_CLASSES:
+            parts = (np.where(part >= 0, np.searchsorted(self.numbers, part), -1) for part in parts)
+        return self._filled(parts, np.min_scalar_type(-max(self.codes, 1)))
+
+    def _filled(self, parts: Iterator[np.ndarray], dtype: Any) -> np.ndarray:
+        """Values that come in the order of the table, in that of the rows."""
+        values, start = np.empty(len(self.table), dtype), 0
+        for part in parts:
+            values[start : start + len(part)] = part
+            start += len(part)
+        return values if self.order is None else values[self.order]
+
+
+class _Scores(Mapping[str, np.ndarray]):
+    """The scores of rows by name: those that some row has."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows, self._columns = rows, {}
+        for name in SCORES:
+            column = name if name in rows.table else f"{name}_pred"
+            if column in rows.table and is_number(rows.table.stored_rows.schema.field(column).type):
+                parts = map(floats, map(_chunked, rows.table.pieces(column)))
+                if any(np.isfinite(part).any() for part in parts):
+                    self._columns[name] = column
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        column = self._columns[name]
+        return self._rows.kept(f"score {name}", lambda: self._compute(name, column))
+
+    def _compute(self, name: str, column: str) -> np.ndarray:
+        values = self._rows.read(column)
+        values = values if np.isfinite(values).all() else np.where(np.isfinite(values), values, np.nan)
+        return self._rows.classes * values if name == "avh" else values
+
+    def __contains__(self, name: object) -> bool:  # without reading it
+        return name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+def counts(codes: np.ndarray, size: int) -> np.ndarray:
+    """How often each of `size` codes occurs; those below 0 are left out."""
+    total = np.zeros(size, dtype=np.int64)
+    for start in range(0, len(codes), BLOCK):
+        part = codes[start : start + BLOCK]
+        total += np.bincount(part[part >= 0], minlength=size)
+    return total
+
+
+def joint_counts(lines: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """How often each pair of codes occurs, as a matrix; pairs with a code below 0 are left out."""
+    total = np.zeros(shape, dtype=np.int64)
+    for start in range(0, len(lines), BLOCK):
+        line, column = (part[start : start + BLOCK].astype(np.int64) for part in (lines, columns))
+        both = (line >= 0) & (column >= 0)
+        cells = line[both] * shape[1] + column[both]
+        total += np.bincount(cells, minlength=total.size).reshape(shape)
+    return total
+
+
+def _in_order(table: SampleTable) -> bool:
+    """Whether the ids rise."""
+    last = pa.array([], pa.string())
+    for piece in table.pieces("id"):
+        ids = pa.concat_arrays([last, piece.cast(pa.string())])
+        if not pc.all(pc.less(ids[:-1], ids[1:]), min_count=0).as_py():
+            return False
+        last = ids[-1:]  # the next piece must go on after it
+    return True
+
+
+def _chunked(piece: pa.Array) -> pa.ChunkedArray:
+    return pa.chunked_array([piece])
+
+
+def _index_type(n: int) -> Any:
+    return np.int32 if n <= np.iinfo(np.int32).max else np.int64

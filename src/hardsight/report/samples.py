@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from hardsight.report.formatting import score_title
 from hardsight.report.rows import Rows
 from hardsight.report.sections import Column, Notice, SampleList, Section, View, correlation_note, rank_axis, score_axis
 from hardsight.scores import SCORES
+from hardsight.stats import moments
 from hardsight.table import harder_end
 
 LENGTH = 48  # samples in a list over all
@@ -19,7 +22,7 @@ def build(rows: Rows) -> Section:
     (lists, note), views = by_class(rows), _views(rows)
     columns = {name: _column(rows, name) for name in dict.fromkeys([*filter(None, [rows.main]), *rows.scores])}
     if any(view.y.column == "rank_angle" for view in views):
-        columns["rank_angle"] = rank_column(rows.rank_main, None, "the angle")
+        columns["rank_angle"] = rank_column(lambda: rows.rank_main, None, "the angle")
     notices, parts = [Notice("info", note)] * bool(note), [part for end in lists.values() for part in end.values()]
     where = "at the label" if rows.labeled else "at the prediction, for there are no labels"
     note = f"By {score_title(rows.main)}, taken {where}."
@@ -32,10 +35,10 @@ def _column(rows: Rows, name: str) -> Column:
     at_prediction = " Taken at the prediction." if score.needs_labels and not rows.labeled else ""
     scaled = " Times the number of classes: 1 is chance." if name == "avh" else ""
     summary = score.summary.replace("`", "")  # markup of the reference pages
-    return Column(rows.scores[name], score_title(name), f"{summary}{scaled}{at_prediction}", harder_end(name))
+    return Column(lambda: rows.scores[name], score_title(name), f"{summary}{scaled}{at_prediction}", harder_end(name))
 
 
-def rank_column(ranks: np.ndarray, score: str | None, by: str) -> Column:
+def rank_column(ranks: Callable[[], np.ndarray], score: str | None, by: str) -> Column:
     text = f"Rank by {by} among all samples, from 0 to 1."
     return Column(ranks, rank_axis("", score).title, text, harder_end("rank_angle"))
 
@@ -62,31 +65,31 @@ def _views(rows: Rows) -> list[View]:
 
 def top(values: np.ndarray, k: int) -> np.ndarray:
     """Places of the k largest values, largest first; ties in row order; NaN never."""
-    valid = np.flatnonzero(~np.isnan(values))
-    if 0 < k < len(valid):
-        least = np.partition(values[valid], len(valid) - k)[len(valid) - k]
-        valid = valid[values[valid] >= least]  # those that tie at the end are cut below
-    return valid[np.argsort(-values[valid], kind="stable")][: max(k, 0)]
+    valid = ~np.isnan(values)
+    n = int(valid.sum())
+    if 0 < k < n:
+        valid = values >= np.partition(values, n - k)[n - k]  # those that tie at the end are cut below
+    places = np.flatnonzero(valid)
+    return places[np.argsort(-values[places], kind="stable")][: max(k, 0)]
 
 
 def largest(key: str, title: str, note: str, values: np.ndarray, among: np.ndarray | bool = True) -> SampleList:
     """A list of the samples with the largest values."""
-    return SampleList(key, title, note, top(np.where(among, values, np.nan), LENGTH))
+    return SampleList(key, title, note, top(values if among is True else np.where(among, values, np.nan), LENGTH))
 
 
 def by_class(rows: Rows) -> tuple[dict[str, dict[int, np.ndarray]], str]:
     """The hardest and the easiest rows by class code, with many classes of the hardest (by the mean); and a note."""
-    valid = np.flatnonzero((rows.at >= 0) & ~np.isnan(rows.hardness))
-    group, hardness = rows.at[valid], rows.hardness[valid]
-    count = np.bincount(group, minlength=rows.codes)
-    shown, note = np.flatnonzero(count), ""
+    hardness = rows.hardness
+    means = moments(hardness, rows.at, rows.codes)
+    shown, note = np.flatnonzero(means.n), ""
     most, length = next((entry for entry in CLASS_LENGTHS if len(shown) <= entry[0]), CLASS_LENGTHS[-1])
     if len(shown) > most:
         note = f"Only the {most:,} hardest of {len(shown):,} classes have lists of their own."
-        mean = np.bincount(group, hardness, minlength=rows.codes)[shown] / count[shown]
-        shown = np.sort(shown[top(mean, most)])
-    lists = {}
-    for end, values in (("hardest", -hardness), ("easiest", hardness)):
-        of_class = np.split(valid[np.lexsort((values, group))], np.cumsum(count)[:-1])
-        lists[end] = {code: of_class[code][:length] for code in shown.tolist()}
+        shown = np.sort(shown[top(means.mean[shown], most)])
+    lists: dict[str, dict[int, np.ndarray]] = {"hardest": {}, "easiest": {}}
+    for code in shown.tolist():
+        of_class = rows.of_class(code)
+        values = hardness[of_class]
+        lists["hardest"][code], lists["easiest"][code] = (of_class[top(x, length)] for x in (values, -values))
     return lists, note

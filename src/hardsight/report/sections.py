@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from hardsight.printing import signed
 from hardsight.report.formatting import counted, plain, score_title
-from hardsight.report.rows import Rows
+from hardsight.report.rows import BLOCK, Rows, joint_counts
 from hardsight.scores import SCORES
+from hardsight.stats import mean_ranks
 from hardsight.table import harder_end
 
 _LEVELS = ("alarm", "warn", "info")
@@ -29,13 +29,20 @@ class SampleList(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One number per sample and what it means; `harder` is ``larger``, ``smaller`` or empty."""
+    """One number per sample and what it means; `harder` is ``larger``, ``smaller`` or empty.
 
-    values: np.ndarray
+    Numbers that are needed again when all sections are built come from a function, so that they are not kept for it.
+    """
+
+    values: np.ndarray | Callable[[], np.ndarray]
     title: str
     text: str
     harder: str
     kind: str = "number"
+
+    def read(self) -> np.ndarray:
+        """The numbers."""
+        return self.values() if callable(self.values) else self.values
 
 
 class Notice(NamedTuple):
@@ -104,9 +111,13 @@ class Axis(NamedTuple):
 
     def bins(self, values: np.ndarray, count: int) -> np.ndarray:
         """Bin of each value, −1 for NaN; the last bin is closed, as in NumPy's histograms."""
-        valid = ~np.isnan(values)
-        scaled = np.clip((np.where(valid, values, self.low) - self.low) / (self.high - self.low), 0.0, 1.0)
-        return np.where(valid, np.minimum((scaled * count).astype(np.int64), count - 1), -1)
+        bins = np.empty(len(values), dtype=np.int16)
+        for start in range(0, len(values), BLOCK):
+            part = values[start : start + BLOCK]
+            valid = ~np.isnan(part)
+            scaled = np.clip((np.where(valid, part, self.low) - self.low) / (self.high - self.low), 0.0, 1.0)
+            bins[start : start + BLOCK] = np.where(valid, np.minimum((scaled * count).astype(np.int64), count - 1), -1)
+        return bins
 
     def beyond(self, values: np.ndarray) -> int:
         """How many values lie outside the range."""
@@ -125,23 +136,24 @@ class View(NamedTuple):
 
     def cells(self, columns: Mapping[str, Column]) -> np.ndarray:
         """Cell of each row in the view's grid, row 0 the lowest y; −1 where x or y is NaN."""
-        column, line = (a.bins(columns[a.column].values, n) for a, n in ((self.x, WIDTH), (self.y, HEIGHT)))
-        return np.where((column >= 0) & (line >= 0), line * WIDTH + column, -1)
+        column, line = (a.bins(columns[a.column].read(), n) for a, n in ((self.x, WIDTH), (self.y, HEIGHT)))
+        return np.where((column >= 0) & (line >= 0), line * np.int16(WIDTH) + column, np.int16(-1))
 
-    def as_dict(self, columns: Mapping[str, Column], drawn: str = "") -> dict[str, Any]:
-        """For the page; `drawn` says how many samples are points."""
-        beyond = sum(axis.beyond(columns[axis.column].values) for axis in (self.x, self.y))
+    def as_dict(self, columns: Mapping[str, Column]) -> dict[str, Any]:
+        """For the page."""
+        x, y = (columns[axis.column].read() for axis in (self.x, self.y))
+        beyond = self.x.beyond(x) + self.y.beyond(y)
         edge = f" {counted(beyond, 'value lies', 'values lie')} beyond the edge and drawn there." if beyond else ""
-        cells = self.cells(columns)
-        counts = np.bincount(cells[cells >= 0], minlength=WIDTH * HEIGHT)
+        counts = joint_counts(self.y.bins(y, HEIGHT), self.x.bins(x, WIDTH), (HEIGHT, WIDTH)).ravel()
         density = {"nx": WIDTH, "ny": HEIGHT, "counts": counts.tolist(), "max": int(counts.max())}
-        drawing = {"note": self.note + edge + drawn, "x": self.x._asdict(), "y": self.y._asdict(), "density": density}
+        drawing = {"note": self.note + edge, "x": self.x._asdict(), "y": self.y._asdict(), "density": density}
         return self._asdict() | drawing
 
 
 def axis(column: str, title: str, values: np.ndarray) -> Axis:
     """An axis over the values, NaN aside, with round ends; a few far outliers do not stretch it."""
-    valid = values[~np.isnan(values)]
+    valid = ~np.isnan(values)
+    valid = values if valid.all() else values[valid]
     if not len(valid):
         return Axis(column, title, 0.0, 1.0)
     low, inner_low, inner_high, high = (float(v) for v in np.quantile(valid, [0.0, 0.001, 0.999, 1.0]))
@@ -176,9 +188,15 @@ def rank_axis(column: str, score: str | None) -> Axis:
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> tuple[float | None, int]:
     """Spearman's correlation over the rows that have both, None where it does not exist; and how many have."""
-    a, b = (values[~np.isnan(a) & ~np.isnan(b)] for values in (a, b))
-    exists = len(a) > 2 and a.min() < a.max() and b.min() < b.max()
-    return float(spearmanr(a, b).statistic) if exists else None, len(a)
+    both = ~np.isnan(a) & ~np.isnan(b)
+    a, b = (values if both.all() else values[both] for values in (a, b))
+    n = len(a)
+    if n < 3 or a.min() == a.max() or b.min() == b.max():
+        return None, n
+    u, v = mean_ranks(a), mean_ranks(b)  # scipy's spearmanr takes three times the memory
+    for ranks in (u, v):
+        ranks -= (n + 1) / 2
+    return float(np.clip(u @ v / np.sqrt((u @ u) * (v @ v)), -1, 1)), n
 
 
 def correlation_note(rows: Rows, values: np.ndarray, title: str, others: tuple[str | None, ...]) -> str:

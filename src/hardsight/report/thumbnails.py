@@ -18,7 +18,7 @@ from hardsight.images import SIDE as SIDE
 from hardsight.images import sample_image, thumbnail_uri
 from hardsight.report.formatting import counted, cut
 from hardsight.report.page import MOST_BYTES
-from hardsight.report.rows import Rows
+from hardsight.report.rows import BLOCK, Rows, counts
 from hardsight.report.sections import Notice
 
 MOST_POINTS = 10_000
@@ -50,20 +50,44 @@ def choose_points(n: int, required: np.ndarray, cell: np.ndarray, group: np.ndar
     selected[required] = True
     order = np.random.default_rng(_SEED).permutation(n)
     room = max(MOST_POINTS - int(selected.sum()), 0)
-    for strata, share in ((cell, 0.4), (group, 0.4), (np.zeros(n, dtype=np.int64), 1.0)):
+    for strata, share in ((cell, 0.4), (group, 0.4), (np.zeros(n, dtype=np.int8), 1.0)):
         left = max(MOST_POINTS - int(selected.sum()), 0)
-        free = order[~selected[order] & (strata[order] >= 0)]
-        selected[free[spread(strata[free])[: min(left, int(share * room))]]] = True
+        selected[_first_of_each(order, strata, selected, min(left, int(share * room)))] = True
     return np.flatnonzero(selected)
 
 
-def spread(strata: np.ndarray) -> np.ndarray:
-    """Places of the items, the first of each stratum before every second one, and so on."""
+def _first_of_each(order: np.ndarray, strata: np.ndarray, selected: np.ndarray, k: int) -> np.ndarray:
+    """The first `k` in the order of `spread` of the rows that are not selected and have a stratum."""
+    size = int(strata.max(initial=-1)) + 1
+    total, taken = counts(np.where(selected, strata.dtype.type(-1), strata), size), np.zeros(size, dtype=np.int64)
+    turns = 0  # of each stratum no more rows are needed than there are turns until `k` are taken
+    while (reached := int(np.minimum(total, turns).sum())) < min(k, int(total.sum())):
+        turns += max((k - reached) // max(int((total > turns).sum()), 1), 1)
+    candidates = []
+    for start in range(0, len(order), BLOCK):
+        rows = order[start : start + BLOCK]
+        rows = rows[~selected[rows] & (strata[rows] >= 0)]
+        rows = rows[taken[strata[rows]] < turns]
+        candidates.append(rows[_turns(strata[rows]) + taken[strata[rows]] < turns])
+        taken += counts(strata[candidates[-1]], size)
+        if int(taken.sum()) == reached:
+            break
+    free = np.concatenate(candidates)
+    return free[spread(strata[free])[:k]]
+
+
+def _turns(strata: np.ndarray) -> np.ndarray:
+    """How many items of its stratum come before each item."""
     by_stratum = np.argsort(strata, kind="stable")
     ordered = strata[by_stratum]
     turn = np.empty(len(strata), dtype=np.int64)
     turn[by_stratum] = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
-    return np.argsort(turn, kind="stable")
+    return turn
+
+
+def spread(strata: np.ndarray) -> np.ndarray:
+    """Places of the items, the first of each stratum before every second one, and so on."""
+    return np.argsort(_turns(strata), kind="stable")
 
 
 def choose(lists: Sequence[Any], parts: Sequence[Any], points: np.ndarray, cells: np.ndarray, cap: int) -> list[int]:

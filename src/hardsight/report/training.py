@@ -123,7 +123,7 @@ def _divisions(rows: Rows, recorded: Recorded) -> list[Division]:
     for column, values, codes, note in groups:  # the largest values first
         if len(values) > MOST_LINES:
             note = f"{note} The {MOST_LINES} largest of its values are drawn.".strip()
-        codes = np.where(codes < MOST_LINES, codes, -1)
+        codes = np.where(codes < MOST_LINES, codes, -1).astype(np.int64)
         divisions.append(Division(f"group {column}", column, values[:MOST_LINES], codes, note))
     return divisions
 
@@ -224,13 +224,13 @@ class Recorded(NamedTuple):
 def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:
     """Take the summary of each sample of the page from its records."""
     summary, epochs, unit = dynamics.summary(), dynamics.epochs, cut_name(dynamics.unit)
-    by_row = summary.aligned(rows.ids)
+    by_row = summary.aligned(rows.ids.combine_chunks())
     columns = {}
     for column, (title, text) in _COLUMNS.items():
         name = "mean_confidence" if column == "confidence" else column
         kind = "int" if column in ("forgetting", "learned", "seen") else "number"
         columns[name] = Column(floats(by_row[column]), title, text.format(unit=unit), harder_end(name), kind)
-    if (columns["seen"].values == len(epochs)).all():
+    if (columns["seen"].read() == len(epochs)).all():
         del columns["seen"]  # the same for all
     last = int(epochs[-1])  # a run that is still being recorded may have more by now
     bad, absent = rows.meta.recorded.bad if rows.meta.recorded else 0, len(dynamics) - len(rows)
@@ -253,7 +253,7 @@ def data_map(recorded: Recorded) -> View:
     unit = recorded.unit
     note = f"A data map over {counted(len(recorded.dynamics.epochs), unit)}: samples that were easy to learn are at "
     note += "the top, hard ones (wrong labels among them) at the bottom, ambiguous ones on the right."
-    x = axis("variability", f"variability of the confidence over the {unit}s", recorded.columns["variability"].values)
+    x = axis("variability", f"variability of the confidence over the {unit}s", recorded.columns["variability"].read())
     y = Axis("mean_confidence", f"mean confidence in the label over the {unit}s", 0.0, 1.0)
     return View("datamap", "Data map: confidence and its variability", note, x, y, "correctness")
 
@@ -262,7 +262,7 @@ def recorded_lists(recorded: Recorded) -> list[SampleList]:
     """Hardest late in training; most forgotten; learned last or never; lowest area under the margin; equal ones by the
     last."""
     names = ("forgetting", "learned", "aum", "soft_margin_late")
-    forgetting, learned, aum, margin = (recorded.columns[name].values for name in names)
+    forgetting, learned, aum, margin = (recorded.columns[name].read() for name in names)
     valid, unit = ~np.isnan(aum), recorded.unit
 
     def first(key: np.ndarray, among: np.ndarray, k: int) -> np.ndarray:

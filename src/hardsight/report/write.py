@@ -17,7 +17,6 @@ from hardsight.idtables import read_by_id
 from hardsight.records import has_records
 from hardsight.registry import whole_number
 from hardsight.stores import as_path
-from hardsight.tablefiles import floats
 
 from hardsight.report import bad_rows, classes, clusters, comparison, confusions, disagreement, embedding  # isort: skip
 from hardsight.report import distributions, groups, label_errors, neighbors, notices, people, planted  # isort: skip
@@ -26,7 +25,7 @@ from hardsight.report.formatting import cut, cut_name, json_bytes, plain
 from hardsight.report.label_errors import Suspects
 from hardsight.report.page import render
 from hardsight.report.rows import MANY_CLASSES, Rows
-from hardsight.report.sections import Column, Notice, by_level
+from hardsight.report.sections import Column, Notice, Section, by_level
 from hardsight.report.thumbnails import choose, choose_points, pictures_of
 from hardsight.report.training import read_recorded, sample_curves
 from hardsight.report.vectors import most_probable
@@ -123,15 +122,22 @@ def make_payload(
     rows.groups, rows.group_notes = groups.find_groups(rows, rows.group_table)
     rows.recorded = None if dynamics is None else read_recorded(rows, dynamics)
     rows.suspects = label_errors.find_suspects(rows)
-    sections = [section for module in SECTIONS if (section := module.build(rows)) is not None]
+    sections: list[Section] = []
+    views: list[dict[str, Any]] = []
+    columns: dict[str, Column] = {}
+    for module in SECTIONS:
+        if (section := module.build(rows)) is not None:
+            sections.append(section)
+            columns |= section.columns
+            views += [view.as_dict(columns) for view in section.views]  # while what they show is in memory
+        pa.default_memory_pool().release_unused()
     lists = [each for section in sections for each in section.lists]
     if rows.meta.planted:  # then they are what the page is about
         lists.sort(key=lambda each: each.key != "suspects")
-    views = [view for section in sections for view in section.views]
-    columns = {name: column for section in sections for name, column in section.columns.items()}
     heads = [*(each.rows for each in lists), *(part for section in sections for part in section.examples)]
     parts = [part for section in sections for part in section.parts]
-    cells = views[0].cells(columns) if views else np.zeros(len(rows), dtype=np.int64)
+    main = next((view for section in sections for view in section.views), None)
+    cells = np.zeros(len(rows), dtype=np.int8) if main is None else main.cells(columns)
     points = choose_points(len(rows), np.concatenate([*heads, *parts]), cells, rows.at)
     cells = np.maximum(cells[points], 0)
     drawn = f" {len(points):,} of {len(rows):,} are drawn as points, rare ones among them; the shading counts all."
@@ -149,7 +155,7 @@ def make_payload(
         "scores": {name: dict(zip(Column._fields[1:], column[1:], strict=True)) for name, column in columns.items()},
         "points": _points(rows, points, columns),
         "lists": [each._asdict() for each in lists],
-        "views": [view.as_dict(columns, drawn) for view in views],
+        "views": [view | {"note": view["note"] + drawn} for view in views],
         "sections": [{"key": section.key, "title": section.title} for section in sections if section.title],
         **{section.key: content for section in sections if (content := section.as_dict())},
         "made": notices.made(rows),
@@ -192,7 +198,7 @@ def _points(rows: Rows, points: np.ndarray, columns: dict[str, Column]) -> dict[
     for name in ("avh_sd", "avh_pred_sd", "agreement", "rank", "rank_low", "rank_high"):
         if name in rows.table:
             scale = rows.classes if name.startswith("avh") else 1
-            spread[name.replace("_pred", "")] = plain(scale * floats(rows.table.to_arrow()[name])[points])
+            spread[name.replace("_pred", "")] = plain(scale * rows.read(name)[points])
     suggested = rows.suspects.suggested[points].tolist() if isinstance(rows.suspects, Suspects) else None
     ids = rows.ids_at(points)
     shown = [cut(id_) for id_ in ids]
@@ -203,7 +209,7 @@ def _points(rows: Rows, points: np.ndarray, columns: dict[str, Column]) -> dict[
         "long": {k: id_ if size <= _LONG_BYTES else None for (k, id_), size in zip(long.items(), sizes, strict=True)},
         "label": rows.label[points].tolist(),
         "pred": rows.pred[points].tolist(),
-        "scores": {name: plain(column.values[points]) for name, column in columns.items()},
+        "scores": {name: plain(column.read()[points]) for name, column in columns.items()},
         "spread": spread,
         "groups": {group.column: group.codes[points].tolist() for group in rows.groups},
         **({} if suggested is None else {"suggested": suggested}),
