@@ -59,6 +59,10 @@ PUBLISHED = [
      (5, 0.2088, 0.0038, -0.0018, -0.0044, 0.0008)),
     ("people-recipes", "people-recipes.csv", "spearman", "training=cosface and score=avh",
      (5, 0.2088, 0.0038, 0.0404, 0.0352, 0.0456)),
+    ("el-temperature", "losses-cifar10-temperature.csv", "ece", "loss=el:0.75 and temperature=1",
+     (5, 0.0874, 0.0030, 0.0562, 0.0440, 0.0685)),
+    ("el-angular", "losses-digits-angular.csv", "accuracy", "logits=cosine and loss=el:exact,match",
+     (5, 0.9728, 0.0066, -0.0206, -0.0316, -0.0095)),
     ("label-errors", "label-errors-rankings.csv", "auroc", "labels=worst and scored=folds and ranking=margin",
      (4, 0.936, 0.0025)),
 ]  # fmt: skip
