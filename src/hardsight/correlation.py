@@ -108,7 +108,7 @@ def kendall(x: np.ndarray, y: np.ndarray) -> Correlation:
         both -= 3 * below
         both -= upto
         apart.append(n - (upto - below))
-    del below, upto
+        del below, upto
     pairs, x_pairs, y_pairs = (values.mean() for values in (both, *apart))
     scale = np.sqrt(x_pairs * y_pairs)
     value = float(pairs / scale)

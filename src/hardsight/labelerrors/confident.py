@@ -59,8 +59,8 @@ class Probabilities:
     def _values(self) -> list[np.ndarray]:
         n = len(self.table)
         if self.exact:  # in single precision if they are stored so, which loses nothing but of the rank
-            type_ = self.table.stored_vectors.schema.field("probabilities").type.value_type.to_pandas_dtype()
-            values = [np.empty(n, np.promote_types(type_, np.float32)) for _ in range(4)]
+            kept = _probability_type(self.table).value_type.to_pandas_dtype()
+            values = [np.empty(n, np.promote_types(kept, np.float32)) for _ in range(4)]
             for part, p in probability_blocks(self.table):
                 for column, numbers in zip(values, self._from_matrix(part, p), strict=True):
                     column[part] = numbers
@@ -252,6 +252,12 @@ def _stored_blocks(vectors: StoredRows, places: np.ndarray) -> Iterator[tuple[np
         start = stop
 
 
+def _probability_type(table: SampleTable) -> Any:
+    """The Arrow type of the probabilities of a table that has some."""
+    vectors: Any = table.stored_vectors
+    return vectors.schema.field("probabilities").type
+
+
 def _parts(n: int) -> Iterator[slice]:
     return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
 
@@ -260,7 +266,7 @@ def probability_matrix(table: SampleTable) -> np.ndarray:
     """Probabilities of all classes, ``(N, C)``, in the order of the table."""
     if not has_probabilities(table):
         raise InputError("the run does not keep the probabilities of all classes (runs keep them for up to 100).")
-    kept = table.stored_vectors.schema.field("probabilities").type
+    kept = _probability_type(table)
     p = np.empty((len(table), kept.list_size), kept.value_type.to_pandas_dtype())
     for part, block in probability_blocks(table):
         p[part] = block

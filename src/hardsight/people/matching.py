@@ -45,8 +45,7 @@ class Matched(NamedTuple):
 
     def at(self, places: np.ndarray) -> Matched:
         """The answers for some of the samples."""
-        values = {name: value[places] for name, value in self._asdict().items() if isinstance(value, np.ndarray)}
-        return self._replace(**values)
+        return Matched(*(value[places] if isinstance(value, np.ndarray) else value for value in self))
 
 
 def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None = None) -> Matched:
