@@ -244,7 +244,7 @@ class Paired(NamedTuple):
         hsf, values = selected(self.people.hsf, asked), np.empty((len(names), int(asked.sum())))
         for name, row in zip(names, values, strict=True):
             row[:] = selected(self.score(name), asked)
-        known = np.isfinite(values).all(axis=0, keepdims=True)[0]
+        known = np.logical_and.reduce(np.isfinite(values), axis=0)
         for name, column in zip((*names, "human"), (*values, hsf), strict=True):
             check_varies(name, selected(column, known))
         return values if known.all() else values[:, known], selected(hsf, known)

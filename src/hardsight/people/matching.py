@@ -45,7 +45,8 @@ class Matched(NamedTuple):
 
     def at(self, places: np.ndarray) -> Matched:
         """The answers for some of the samples."""
-        return Matched(*(value[places] if isinstance(value, np.ndarray) else value for value in self))
+        parts: Any = {name: value[places] for name, value in self._asdict().items() if isinstance(value, np.ndarray)}
+        return self._replace(**parts)
 
 
 def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None = None) -> Matched:
