@@ -84,7 +84,7 @@ def _places_by_hash(ids: pa.ChunkedArray, others: pa.Array) -> np.ndarray:
         places[start + at[same]] = there[same]
         if len(shared):
             at = np.flatnonzero(np.isin(wanted, shared))
-            where = places_among(piece.take(pa.array(at)), others.take(pa.array(alike)))
+            where = _index_in(piece.take(pa.array(at)), others.take(pa.array(alike)))
             places[start + at] = np.where(where >= 0, alike[where], -1)
         start += len(piece)
     return places
