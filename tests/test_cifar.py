@@ -81,7 +81,7 @@ def test_other_bytes_are_refused_in_one_sentence(folder, name, capsys, monkeypat
     monkeypatch.chdir(folder.parent)
     file = folder / "train.bin"
     file.write_bytes(HOSTILE[name](file.read_bytes()))
-    with pytest.raises(ValueError, match=r"DATA: .*train\.bin must (hold|be below)"):
+    with pytest.raises(ValueError, match=r"DATA: .*train\.bin"):
         open_data(f"{folder}:train")
     with pytest.raises(SystemExit) as ended:
         main(["train", f"{folder}:train", "--model", "small-cnn", "-o", "run"])

@@ -187,7 +187,7 @@ def test_an_unfinished_run_is_read_as_far_as_it_is(tmp_path, monkeypatch):
 
 def test_large_frames_are_announced(both, monkeypatch):
     monkeypatch.setattr("hardsight.table._LARGE", 1)
-    with pytest.warns(UserWarning, match=r"rows take about .* GB"):
+    with pytest.warns(UserWarning, match=r"about .* GB"):
         both[1].to_pandas()
     assert both[1].to_pandas(["id", "avh"]).columns.tolist() == ["id", "avh"]  # says nothing
 

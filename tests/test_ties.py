@@ -56,9 +56,11 @@ def test_of_equally_frequent_confusions_the_smaller_class_is_named():
 
 def test_equal_keys_are_ordered_by_the_second_key_and_then_by_row():
     columns = {"forgetting": [1.0, 2, 1, 1, 1, 0], "aum": [5.0, 9, 3, 3, 4, 0], "learned": [1.0] * 6}
+    columns |= {"soft_margin_late": [2.0, 3, 2, 1, 2, 0]}
     columns = {name: Column(np.array(values), "", "", "") for name, values in columns.items()}
-    forgotten = recorded_lists(SimpleNamespace(columns=columns, unit="epoch"))[0].rows
-    assert forgotten.tolist() == [1, 2, 3, 4, 0]
+    lists = {each.key: each.rows.tolist() for each in recorded_lists(SimpleNamespace(columns=columns, unit="epoch"))}
+    assert lists["forgotten"] == [1, 2, 3, 4, 0]
+    assert lists["late_margin"] == [1, 2, 4, 0, 3, 5]
 
 
 def networks(preds, sure, avh):

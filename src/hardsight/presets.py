@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hardsight.errors import InputError
+from hardsight.networks import NETWORKS
 from hardsight.recipes import Recipe
 from hardsight.registry import Registry, did_you_mean
 
@@ -26,9 +27,8 @@ def recipe_of(name: str) -> Recipe:
     """The recipe of a preset; for a network that is not a preset, or a model of another library, the default."""
     if name in PRESETS:
         return PRESETS[name].recipe
-    networks = {preset.network: preset for preset in PRESETS.values()}
-    if ":" not in name and name not in networks:
-        raise InputError(f"there is no preset or network {name!r}; {did_you_mean(name, PRESETS | networks)}")
+    if ":" not in name and name not in NETWORKS:
+        raise InputError(f"there is no preset or network {name!r}; {did_you_mean(name, [*PRESETS, *NETWORKS])}")
     return Recipe()
 
 

@@ -30,7 +30,7 @@ def check_triple(
     classes, width = weight.shape
     if features.shape[1] != width:
         raise InputError(
-            f"features must be as wide as weight: expected (N, {width}), got {tuple(features.shape)}; "
+            f"features must be as wide as weight: expected {width} numbers per sample, got {features.shape[1]}; "
             "pass the input of the last linear layer and that layer's own weight."
         )
     if not 2 <= classes <= MOST_CLASSES or not width:

@@ -21,7 +21,7 @@ from hardsight.scoring.rows import Block, score_block
 from hardsight.table import SampleTable
 from hardsight.triple import check_triple
 
-_UNIT_ROWS, _UNIT_NUMBERS = 1 << 16, 1 << 24  # rows, and numbers of features, of a unit
+_LEAST_ROWS, _UNIT_ROWS, _UNIT_NUMBERS = 1 << 8, 1 << 16, 1 << 24  # rows, and most numbers of features, of a unit
 
 
 def score_feature_rows(
@@ -69,8 +69,8 @@ def score_feature_rows(
         **(gaps_entry(scores) if scores is not None and options.version is None else {}),
     }  # fmt: skip
     device = find_device(options.device)
-    rows = min(_UNIT_ROWS, max(_UNIT_NUMBERS // data.width, 1))
-    units = Units.of(len(data), 1, 1 << (rows.bit_length() - 1))
+    most = 1 << min(_UNIT_ROWS, max(_UNIT_NUMBERS // data.width, 1)).bit_length() - 1
+    units = Units.of(len(data), min(_LEAST_ROWS, most), most)
 
     def job(units: Units) -> FeatureJob:
         return FeatureJob(name, units, options, data, weight.to(device), bias, labels)
