@@ -259,7 +259,7 @@ def data_map(recorded: Recorded) -> View:
 
 
 def recorded_lists(recorded: Recorded) -> list[SampleList]:
-    """Hardest late in training; most forgotten; learned last or never; lowest area under the margin; ties by that area."""
+    """Hardest late in training; most forgotten; learned last or never; lowest area under the margin."""
     names = ("forgetting", "learned", "aum", "soft_margin_late")
     forgetting, learned, aum, margin = (recorded.columns[name].read() for name in names)
     valid, unit = ~np.isnan(aum), recorded.unit
