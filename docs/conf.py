@@ -49,7 +49,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(pathlib|datetime)(\..*)?"),
     ("py:class", "low|start|command|versions|created|python|platform|device"),  # of several attributes in one line
     # Private.
-    ("py:class", "Run"),
+    ("py:class", r"Run|hardsight\.storedrows\.StoredRows"),
     ("py:class", r"hardsight\.(losses\.grammar\.F|losses\.base\.Terms|userfile\.FileFunction|identity\.Identity)"),
     ("py:.*", r"(Any|Tensor|Path|Callable|Iterable|Iterator|Sequence|Mapping|Collection|Literal|optional|Figure)"),
 ]

@@ -167,7 +167,7 @@ class SampleTable:
 
     @property
     def stored_vectors(self) -> Rows | None:
-        """The vectors as they are: those of a large run on disk stay there."""
+        """The vectors, which stay on disk where the run is large."""
         if callable(self._vectors):
             self._vectors = self._vectors()
         return self._vectors
@@ -231,7 +231,7 @@ class SampleTable:
 
     @property
     def stored_rows(self) -> Rows:
-        """The rows as they are: those of a large run on disk stay there."""
+        """The rows, which stay on disk where the run is large."""
         return self._rows
 
     def __contains__(self, column: str) -> bool:
