@@ -209,6 +209,7 @@ def _score_file(
     if data.probabilities:
         if model or options.head or options.folds:
             raise InputError(f"{data.origin} holds probabilities, which need no model, --head or --folds.")
+        _check_order(data)
         if out_of_sample is None:
             print("note: if networks that did not train on these samples predicted them, say --out-of-sample.")
         return score_probabilities(
@@ -251,11 +252,7 @@ def _head_for(
 ) -> tuple[Tensor, Tensor | None, str]:
     """Weight, bias and name of the head that is in `--head`, the model or the file."""
     head, stored = options.head, getattr(data, "head", {})
-    if (isinstance(data, FeatureRows) and data.classes) or (isinstance(data, FeatureSet) and data.numbered):
-        raise InputError(
-            f"labels of {data.origin} are names, and nothing says which class of the model each is; give class "
-            "numbers, or an .npz with the names in the order of the model as classes."
-        )
+    _check_order(data)
     _no_out_of_sample(out_of_sample)
     if head is not None and (model is None or Path(head).is_file()):
         if not Path(head).is_file():
@@ -277,6 +274,15 @@ def _head_for(
         print(f"note: {_unlabeled(data)}. Without labels every score is taken at the predicted class.")
     bias = bias.detach() if isinstance(bias, Tensor) and options.use_bias else None
     return weight, bias, Path(head).name if head else model or data.origin
+
+
+def _check_order(data: FeatureSet | FeatureRows) -> None:
+    """Refuse names as labels where nothing says which class of the model each is."""
+    if data.numbered if isinstance(data, FeatureSet) else data.classes:
+        raise InputError(
+            f"labels of {data.origin} are names, and nothing says which class of the model each is; give class "
+            "numbers, or an .npz with the names in the order of the model as classes."
+        )
 
 
 def _no_out_of_sample(out_of_sample: bool | None) -> None:

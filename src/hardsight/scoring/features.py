@@ -21,7 +21,8 @@ from hardsight.scoring.rows import Block, score_block
 from hardsight.table import SampleTable
 from hardsight.triple import check_triple
 
-_UNIT_ROWS, _UNIT_NUMBERS = 1 << 16, 1 << 24  # rows, and numbers of features, of a unit
+_UNIT_ROWS, _UNIT_NUMBERS = 1 << 16, 1 << 24  # rows, and numbers of features, of a unit at most
+_STEP = 256  # what the rows of a unit are a multiple of, so that a small file is no heap of smaller ones
 
 
 def score_feature_rows(
@@ -45,7 +46,7 @@ def score_feature_rows(
         class_names: One name per class.
         source: How the file is opened again.
     """
-    first = data.read(range(1))[1]
+    first = data.read(range(1))[1].expand(len(data), -1)
     _, weight, _, bias = check_triple(first, weight, None, bias, finite=False)
     labels = None if data.labels is None else check_labels(data.labels, len(data), len(weight), "the head")
     stamp = [options.version] if options.version is not None else [*(file_stamp(data.path) or ())]
@@ -70,7 +71,7 @@ def score_feature_rows(
     }  # fmt: skip
     device = find_device(options.device)
     rows = min(_UNIT_ROWS, max(_UNIT_NUMBERS // data.width, 1))
-    units = Units.of(len(data), 1, 1 << (rows.bit_length() - 1))
+    units = Units.of(len(data), _STEP, 1 << (rows.bit_length() - 1))
 
     def job(units: Units) -> FeatureJob:
         return FeatureJob(name, units, options, data, weight.to(device), bias, labels)
