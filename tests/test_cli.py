@@ -404,7 +404,7 @@ MISTAKES = {
     "features without a head": (["score", "features.parquet"], r"features\.parquet .*weight"),
     "features of another width": (
         ["score", "features.parquet", "--head", "head.safetensors"],
-        "7 .*got 5",
+        r"\(N, 7\), got \(4, 5\)",
     ),
 }
 
@@ -477,7 +477,7 @@ def test_the_command_and_the_function_give_the_same_rows(here, capsys):
 
 @pytest.mark.parametrize(
     ("args", "sentence"),
-    [(("net.py:build", "pics", "--overwrite"), "--overwrite .*torchrun"), (("f.safetensors",), "Parquet")],
+    [(("net.py:build", "pics", "--overwrite"), "--overwrite .*torchrun"), (("f.safetensors",), "features .*one process")],
 )
 def test_processes_that_cannot_share_the_work(here, capsys, monkeypatch, args, sentence):
     monkeypatch.setenv("WORLD_SIZE", "2")

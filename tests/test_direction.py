@@ -14,6 +14,7 @@ import hardsight as hs
 from hardsight import SampleTable
 from hardsight.comparison import compare
 from hardsight.data import ArraySamples, load_digits
+from hardsight.directions import COLUMNS, harder_end, larger_is_harder
 from hardsight.dynamics.dynamics import COLUMNS as RECORDED
 from hardsight.ensemble import mean_over_nets
 from hardsight.evaluation import Subject, evaluate
@@ -25,7 +26,6 @@ from hardsight.questions import evaluate_degraded, follows_level
 from hardsight.report.rows import Rows
 from hardsight.report.write import make_payload
 from hardsight.sampling import hardness_of
-from hardsight.table import COLUMNS, harder_end, larger_is_harder
 
 N, C = 60, 4
 

@@ -333,6 +333,27 @@ def test_two_processes_share_a_run(long_job):
     assert len([*(cwd / "run" / "parts").iterdir()]) == 40
 
 
+def test_a_process_that_ends_while_another_commits_leaves_the_end_to_it(tmp_path, monkeypatch):
+    """Else the run would be called whole with the rows that were there a moment before."""
+    torch.manual_seed(0)
+    net, data, load, counts = nn.Linear(6, 3), (torch.randn(96, 6), torch.arange(96) % 3), SampleTable.load, []
+
+    def share(rank):
+        options = {"shard": (rank, 2), "batch_size": 3, "version": "1", "progress": False}
+        counts.append(hs.score(net, data, out=tmp_path / "run", **options).meta.counts)
+
+    def loaded_before_the_other_ends(path, **options):
+        table = load(path, **options)
+        monkeypatch.setattr(SampleTable, "load", load)
+        share(1)
+        return table
+
+    monkeypatch.setattr(SampleTable, "load", loaded_before_the_other_ends)
+    share(0)
+    assert counts == [Counts(96, 0, 0), None]  # of the second process, which ends first, and of the first
+    assert load(tmp_path / "run").meta.counts.rows == len(load(tmp_path / "run")) == 96
+
+
 @pytest.mark.slow
 def test_a_real_full_disk(long_job, capsys):
     """A limit on file size stands in for the end of the disk; with space again, the run goes on."""

@@ -101,9 +101,7 @@ def test_operations_are_the_same(both, monkeypatch, few):
 def test_pieces_of_a_column_are_the_column(both):
     eager, lazy = both
     for name in eager.columns:
-        assert (
-            pa.chunked_array(list(lazy._rows.pieces(name))).combine_chunks().equals(eager.column(name).combine_chunks())
-        )
+        assert pa.chunked_array(list(lazy.pieces(name))).combine_chunks().equals(eager.column(name).combine_chunks())
 
 
 def test_a_column_is_read_alone_and_again_only_if_there_is_no_room(both, monkeypatch):
@@ -187,7 +185,7 @@ def test_an_unfinished_run_is_read_as_far_as_it_is(tmp_path, monkeypatch):
 
 def test_large_frames_are_announced(both, monkeypatch):
     monkeypatch.setattr("hardsight.table._LARGE", 1)
-    with pytest.warns(UserWarning, match=r"about .* GB"):
+    with pytest.warns(UserWarning, match=r"rows .* GB"):
         both[1].to_pandas()
     assert both[1].to_pandas(["id", "avh"]).columns.tolist() == ["id", "avh"]  # says nothing
 

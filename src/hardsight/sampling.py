@@ -91,7 +91,7 @@ def within_class(hardness: Any, labels: Any) -> np.ndarray:
 
 def _aligned(table: SampleTable, ids: list[str], by: str, largest: bool | None) -> np.ndarray:
     """The hardness of these ids, in their order; NaN where the table has none."""
-    rows = pa.table({"id": table.to_arrow()["id"], "hardness": table.hardness(by, largest=largest)})
+    rows = pa.table({"id": table.column("id"), "hardness": table.hardness(by, largest=largest)})
     return SampleTable(rows).aligned(ids)["hardness"].to_numpy()
 
 

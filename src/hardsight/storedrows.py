@@ -177,18 +177,16 @@ class StoredRows:
         added = {name: self._added[name].take(pa.array(places)) for name in names if name in self._added}
         return pa.table({name: added[name] if name in added else rows[name] for name in names})
 
-    def pieces(self, name: str) -> Iterator[pa.Array]:
-        """A column in pieces, of which none stays in memory."""
-        if name in self._added or self._places is not None:
-            yield from self[name].chunks
+    def pieces(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns in pieces, of which none stays in memory."""
+        if self._places is not None or not self._added.keys().isdisjoint(names):
+            columns = pa.table({name: self[name] for name in names})
+            yield from (pa.Table.from_batches([batch]) for batch in columns.to_batches(_PIECE))
             return
         for part in self._columns.files:
-            file, type_ = part[self._columns.kinds[name]], self._columns.types[name]
-            if name not in _schema(file).names:
-                yield pa.nulls(file.rows, type_)
-                continue
-            for piece in _pieces(file, [name]):
-                yield piece[name].cast(type_).combine_chunks()
+            columns = [_column_pieces(part[self._columns.kinds[n]], n, self._columns.types[n]) for n in names]
+            for arrays in zip(*columns, strict=True):
+                yield pa.table([*arrays], names=[*names])
 
 
 def open_stored(
@@ -325,6 +323,12 @@ def _pieces(file: _File, names: Sequence[str]) -> Iterator[pa.Table]:
             piece = check_table(pa.Table.from_batches([batch])).slice(0, left)
             left -= len(piece)
             yield checked_rows(piece, file.kind, [*names])
+
+
+def _column_pieces(file: _File, name: str, type_: pa.DataType) -> Iterator[pa.Array]:
+    if name in _schema(file).names:
+        return (piece[name].cast(type_).combine_chunks() for piece in _pieces(file, [name]))
+    return (pa.nulls(min(_PIECE, file.rows - start), type_) for start in range(0, file.rows, _PIECE))
 
 
 def _read_column(file: _File, name: str, type_: pa.DataType) -> pa.ChunkedArray:

@@ -1,27 +1,28 @@
-"""`SampleTable`: one row per sample, its scores in columns; and which way each column is harder."""
+"""`SampleTable`: one row per sample, its scores in columns."""
 
 from __future__ import annotations
 
 import html
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.directions import hardness_sign
 from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError
 from hardsight.extras import need, printable
 from hardsight.idtables import as_arrow, read_by_id
 from hardsight.printing import html_table, percent, text_table
 from hardsight.registry import did_you_mean, whole_number
-from hardsight.runs import Counts, Meta, RunWriter, is_run, read_run
+from hardsight.runs import Counts, Meta, RunWriter, is_number, is_run, read_run
 from hardsight.runs.ids import pieces_of, places_among, repeated_ids
 from hardsight.scores import SCORES, norm_within_class
 from hardsight.storedrows import StoredRows
@@ -39,72 +40,6 @@ _SHOWN = 10  # rows in a notebook
 _LARGE = 1 << 30  # bytes of a data frame that deserve a word before
 _WIDE = 88  # characters of a line in a terminal
 _SAVED = "saved_table"  # what the plan of a table that was saved as a whole holds
-
-
-# Every column that hardsight writes about a sample, except the scores, which say it themselves. True: a larger value
-# is harder; False: a smaller one is; None: neither, so that nothing can be ranked by it.
-COLUMNS: Mapping[str, bool | None] = {
-    # What a sample is, and several networks; rank 1 is the hardest.
-    **dict.fromkeys(("id", "label", "pred", "model", "fold", "epoch", "error", "avh_error")),
-    **dict.fromkeys(("correct", "agreement", "rank", "rank_low", "rank_high"), False),
-    # Training: what one epoch records, and the summary over all of them.
-    **dict.fromkeys(("angle_sum", "other_angle", "seen")),
-    **dict.fromkeys(("nll_angles", "nll_norms", "forgetting", "learned", "variability"), True),
-    **dict.fromkeys(("mean_confidence", "aum", "correctness"), False),
-    # The page's ranks, 1 the hardest of all; two runs; label errors.
-    **dict.fromkeys(("rank_angle", "rank_logit", "rank_change", "suspicion"), True),
-    **dict.fromkeys(("fixed", "broken", "relabelled", "p_pred", "suspect", "suggested", "action", "reason")),
-    "p_label": False,
-    # People, and what is compared with them; degraded images, of which some are harder at lower levels.
-    **dict.fromkeys(("hsf", "temperature_confidence"), False),
-    **dict.fromkeys(("votes_entropy", "total", "aleatoric", "epistemic"), True),
-    **dict.fromkeys(("answers", "majority", "degradation", "level")),
-    # Evaluations, named question/metric:score@level.
-    **dict.fromkeys(("calibration/nll", "calibration/brier", "uncertainty/mean"), True),
-    **dict.fromkeys(("margins/margin_below_zero", "margins/energy", "robustness/avh"), True),
-    **dict.fromkeys(("calibration/accuracy", "margins/margin", "clusters/silhouette"), False),
-    **dict.fromkeys(("robustness/accuracy", "robustness/norm", "robustness/confidence"), False),
-    **dict.fromkeys(("clusters/features", "explanation/insertion", "explanation/deletion", "explanation/faithfulness")),
-    **dict.fromkeys(("explanation/infidelity", "explanation/entropy", "explanation/area", "explanation/mass_inside")),
-}
-
-# Behind a name these change a value and not its direction: where it is taken, in which run, over what it is averaged.
-# (Not "_sd": how far networks differ says nothing about which way is harder.)
-_ENDINGS = ("_pred", "_right", "_before", "_change", "_within_class", "_epochs", "_early", "_late", "_z", "_ensemble")
-
-
-def larger_is_harder(column: str) -> bool | None:
-    """Which way a column is harder, by its name: None where it has no direction, or where hardsight does not write it.
-
-    Examples:
-        >>> larger_is_harder("avh"), larger_is_harder("confidence_before"), larger_is_harder("rank")
-        (True, False, False)
-        >>> larger_is_harder("label"), larger_is_harder("camera")
-        (None, None)
-    """
-    column = column.partition(":")[0] if "/" in column else column
-    if column in COLUMNS:
-        return COLUMNS[column]
-    if column in SCORES:
-        return SCORES[column].higher_is_harder
-    ending = next((ending for ending in _ENDINGS if column.endswith(ending)), "")
-    return larger_is_harder(column.removesuffix(ending)) if ending else None
-
-
-def hardness_sign(column: str, largest: bool | None = None) -> int:
-    """1 where a larger value is harder, −1 where a smaller one is, as the column's name says unless `largest` does."""
-    larger = larger_is_harder(column) if largest is None else largest
-    if larger is None:
-        raise InputError(
-            f"nothing says which values of {column!r} are harder; to rank by it give largest=True or False."
-        )
-    return 1 if larger else -1
-
-
-def harder_end(column: str) -> Literal["larger", "smaller", ""]:
-    """The same in a word, for pages; empty where a column has no direction."""
-    larger = larger_is_harder(column)
-    return "" if larger is None else "larger" if larger else "smaller"
 
 
 class SampleTable:
@@ -219,8 +154,13 @@ class SampleTable:
 
     def pieces(self, name: str) -> Iterator[pa.Array]:
         """A column by name in pieces; of a large run on disk none of them stays in memory."""
-        rows = self._rows
-        yield from rows.pieces(self._checked(name)) if isinstance(rows, StoredRows) else self.column(name).chunks
+        for piece in self.row_pieces(name):
+            yield from piece[name].chunks
+
+    def row_pieces(self, *names: str) -> Iterator[pa.Table]:
+        """Some columns in pieces, as `pieces` gives one."""
+        rows, columns = self._rows, [*map(self._checked, names)]
+        yield from rows.pieces(columns) if isinstance(rows, StoredRows) else [rows.select(columns)]
 
     def read_rows(self, places: np.ndarray, names: Sequence[str]) -> pa.Table:
         """Columns of some rows, as Arrow has them; nothing else of a large run is read for them."""
@@ -255,9 +195,11 @@ class SampleTable:
     @property
     def accuracy(self) -> float | None:
         """Share of labeled rows whose prediction is their label."""
-        if "label" not in self or "pred" not in self or self._rows["label"].null_count == len(self):
+        if "label" not in self or "pred" not in self:
             return None
-        return pc.mean(pc.equal(self._rows["label"], self._rows["pred"]).cast(pa.float64())).as_py()
+        matches = [pc.equal(rows["label"], rows["pred"]) for rows in self.row_pieces("label", "pred")]
+        labeled = sum(len(part) - part.null_count for part in matches)
+        return sum(pc.sum(part).as_py() or 0 for part in matches) / labeled if labeled else None
 
     @property
     def _title(self) -> str:
@@ -304,11 +246,11 @@ class SampleTable:
             by: The column.
             largest: Whether the largest values are the hardest; needed for a column that hardsight does not write.
         """
-        return self._take(self._first(-self.hardness(by, largest=largest), whole_number("n", n, 0)))
+        return self._take(self._first((-part for part in self._hardness(by, largest)), whole_number("n", n, 0)))
 
     def easiest(self, n: int = 20, by: str = "avh", *, largest: bool | None = None) -> SampleTable:
         """The `n` easiest samples, easiest first; ties in the order of their ids. Options are those of `hardest`."""
-        return self._take(self._first(self.hardness(by, largest=largest), whole_number("n", n, 0)))
+        return self._take(self._first(self._hardness(by, largest), whole_number("n", n, 0)))
 
     def filter(self, mask: Any) -> SampleTable:
         """The rows where a mask is true; a function is called with the table and returns the mask.
@@ -339,14 +281,19 @@ class SampleTable:
                 last that was.
             largest: Whether the largest values are the hardest; needed for a column that hardsight does not write.
         """
+        return np.concatenate([np.empty(0), *self._hardness(by, largest)])
+
+    def _hardness(self, by: str, largest: bool | None) -> Iterator[np.ndarray]:
         name = self._score_name(by)
-        values = self[name]
-        if values.dtype.kind not in "fiub":
-            raise InputError(f"by must name a column of numbers, got {by!r}, which holds {values.dtype}.")
-        sign, values = hardness_sign(name, largest), values.astype(np.float64)
+        type_ = self._rows.schema.field(name).type
+        if not is_number(type_):
+            raise InputError(f"by must name a column of numbers, got {by!r}, which holds {type_}.")
+        sign, missing = hardness_sign(name, largest), np.nan
         if name == "learned":
-            values = np.where(np.isnan(values), np.fmax.reduce(values, initial=0) + 1, values)
-        return sign * values
+            missing = max((pc.max(part).as_py() or 0 for part in self.pieces(name)), default=0) + 1
+        for part in self.pieces(name):
+            values = part.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            yield sign * np.where(np.isnan(values), missing, values)
 
     def quantiles(self, by: str = "avh", q: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)) -> np.ndarray:
         """Quantiles of a score over the rows."""
@@ -483,14 +430,19 @@ class SampleTable:
     def _score_name(self, by: str) -> str:
         return self._checked(f"{by}_pred" if by not in self and f"{by}_pred" in self else by)
 
-    def _first(self, values: np.ndarray, n: int) -> np.ndarray:
+    def _first(self, parts: Iterable[np.ndarray], n: int) -> np.ndarray:
         """The rows of the `n` smallest values, the smallest first and NaN last; ties in the order of their ids."""
-        rows = np.arange(len(self))
-        if 0 < n < len(self):  # only those that may be among them are sorted
-            last = np.partition(values, n - 1)[n - 1]
-            rows = rows if np.isnan(last) else np.flatnonzero(values <= last)
-        ids = self._rows["id"].take(pa.array(rows)).to_numpy()
-        return rows[np.lexsort((np.asarray(ids, dtype=str), values[rows]))[:n]]
+        rows, values, start = np.empty(0, np.int64), np.empty(0), 0
+        for part in parts:
+            rows, values = np.append(rows, np.arange(start, start + len(part))), np.append(values, part)
+            start += len(part)
+            if 0 < n < len(values):  # only those that may be among them are kept
+                last = np.partition(values, n - 1)[n - 1]
+                kept = slice(None) if np.isnan(last) else values <= last
+                rows, values = rows[kept], values[kept]
+        ids = self.read_rows(rows, ["id"])["id"].cast(pa.string())
+        keys = [("value", "ascending"), ("id", "ascending")]
+        return rows[pc.sort_indices(pa.table({"value": values, "id": ids}), sort_keys=keys).to_numpy()[:n]]
 
 
 def _repeated(ids: pa.ChunkedArray) -> int:

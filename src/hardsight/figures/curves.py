@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight import phases
+from hardsight.directions import hardness_sign
 from hardsight.dynamics import Dynamics
 from hardsight.errors import InputError
 from hardsight.figures.drawing import open_run
@@ -20,7 +21,6 @@ from hardsight.idtables import read_by_id
 from hardsight.people import frequency_bins
 from hardsight.phases.agreement import AGREEMENT_SCORES
 from hardsight.printing import percent
-from hardsight.table import hardness_sign
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

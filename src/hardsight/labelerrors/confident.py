@@ -222,7 +222,7 @@ def has_probabilities(table: SampleTable, classes: int = 0) -> bool:
     if vectors.schema.field("probabilities").type.list_size < classes or (table.vector_places < 0).any():
         return False
     if isinstance(vectors, StoredRows):
-        return not any(piece.null_count for piece in vectors.pieces("probabilities"))
+        return not any(rows["probabilities"].null_count for rows in vectors.pieces(["probabilities"]))
     return not vectors["probabilities"].null_count
 
 
@@ -242,8 +242,8 @@ def probability_blocks(table: SampleTable) -> Iterator[tuple[np.ndarray | slice,
 def _stored_blocks(vectors: StoredRows, places: np.ndarray) -> Iterator[tuple[np.ndarray | slice, np.ndarray]]:
     in_order, start = len(places) == len(vectors) and bool((np.diff(places) == 1).all()), 0
     order = None if in_order else np.argsort(places, kind="stable")
-    for piece in vectors.pieces("probabilities"):
-        stop, rows = start + len(piece), pa.table({"probabilities": piece})
+    for rows in vectors.pieces(["probabilities"]):
+        stop = start + len(rows)
         if order is None:
             yield slice(start, stop), matrix(rows, "probabilities")
         else:

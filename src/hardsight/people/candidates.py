@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from scipy.special import softmax
 
 from hardsight.comparison import mid_ranks
+from hardsight.directions import larger_is_harder
 from hardsight.dynamics import Dynamics
 from hardsight.dynamics.summary import STANDARDIZED, later_half
 from hardsight.ensemble import matrix
@@ -28,7 +29,7 @@ from hardsight.probabilities import fit_temperature, fit_temperature_in_parts, u
 from hardsight.records import has_records
 from hardsight.runs import read_run
 from hardsight.scores import SCORES
-from hardsight.table import SampleTable, larger_is_harder
+from hardsight.table import SampleTable
 from hardsight.tablefiles import class_numbers, floats
 
 FEWEST = 4  # samples of a correlation

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from hardsight.correlation import pearson, spearman, standard_error, tie_share
+from hardsight.directions import hardness_sign
 from hardsight.people import match
 from hardsight.stats import normal_difference
-from hardsight.table import hardness_sign
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics

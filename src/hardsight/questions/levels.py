@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from scipy import stats
 
 from hardsight.correlation import fisher_interval, spearman, standard_error
+from hardsight.directions import hardness_sign
 from hardsight.errors import InputError
 from hardsight.people.read import read_trials
 from hardsight.printing import interval, percent, text_table
 from hardsight.questions.answers import mean_of
 from hardsight.questions.degradations import DEGRADATIONS
 from hardsight.stats import FEW, share_interval, wilson
-from hardsight.table import hardness_sign
 
 # What is shown by default, as far as it is there: accuracy, the AVH paper's values and the bare angle.
 VALUES = ("correct", "avh", "angle", "confidence", "norm")

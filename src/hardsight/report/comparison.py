@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.comparison import compare
+from hardsight.directions import harder_end
 from hardsight.printing import signed
 from hardsight.report.formatting import between, counted, cut_name, flags, percent, score_title, share
 from hardsight.report.rows import Rows
 from hardsight.report.samples import largest, top
 from hardsight.report.sections import Axis, Column, Section, View, score_axis, table
 from hardsight.stats import FEW, holm, moments, student
-from hardsight.table import harder_end
 from hardsight.tablefiles import floats
 
 MOST_CLASSES = 40

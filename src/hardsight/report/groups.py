@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.directions import larger_is_harder
 from hardsight.report.formatting import counted, cut_name, flags, number, score_title, share
 from hardsight.report.rows import BLOCK, Rows, counts
 from hardsight.report.sections import Notice, Section, table
 from hardsight.runs import is_number
 from hardsight.runs.ids import Ids, pieces_of, places_among, repeated_ids
 from hardsight.stats import FEW, Difference, holm, moments, student
-from hardsight.table import larger_is_harder
 from hardsight.tablefiles import floats
 
 MOST_VALUES = 30  # of a column, the largest

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hardsight.comparison import mid_ranks
+from hardsight.directions import harder_end
 from hardsight.people import Alignment, Outcome, read_alignment
 from hardsight.people.alignment import RANKED_BY, last_epoch
 from hardsight.people.candidates import TREATMENTS
@@ -16,7 +17,6 @@ from hardsight.report.rows import Rows, joint_counts
 from hardsight.report.samples import largest, top
 from hardsight.report.sections import Axis, Column, Section, View, score_axis, table
 from hardsight.runs.ids import places_among
-from hardsight.table import harder_end
 from hardsight.tablefiles import floats
 
 HARD = 0.2  # about this share of the samples is called hard, by people and by the model

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hardsight.directions import harder_end
 from hardsight.report.formatting import score_title
 from hardsight.report.rows import Rows
 from hardsight.report.sections import Column, Notice, SampleList, Section, View, correlation_note, rank_axis, score_axis
 from hardsight.scores import SCORES
 from hardsight.stats import moments
-from hardsight.table import harder_end
 
 LENGTH = 48  # samples in a list over all
 CLASS_LENGTHS = ((100, 12), (300, 6))  # up to so many classes, so many samples in a class's list

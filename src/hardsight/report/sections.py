@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hardsight.directions import harder_end
 from hardsight.printing import signed
 from hardsight.report.formatting import counted, plain, score_title
 from hardsight.report.rows import BLOCK, Rows, joint_counts
 from hardsight.scores import SCORES
 from hardsight.stats import mean_ranks
-from hardsight.table import harder_end
 
 _LEVELS = ("alarm", "warn", "info")
 WIDTH, HEIGHT = 60, 48  # cells of a scatter plot

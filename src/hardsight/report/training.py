@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hardsight.directions import harder_end
 from hardsight.dynamics import Dynamics
 from hardsight.dynamics.batches import MOST_COSINES
 from hardsight.phases.drivers import LossChange, split_change
@@ -19,7 +20,6 @@ from hardsight.report.rows import Rows
 from hardsight.report.samples import LENGTH, top
 from hardsight.report.sections import Axis, Column, Notice, SampleList, Section, View, axis
 from hardsight.stats import Moments, moments, wilson
-from hardsight.table import harder_end
 from hardsight.tablefiles import floats
 
 MOST_LINES = 12  # in one chart

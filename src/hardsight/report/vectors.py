@@ -50,7 +50,7 @@ def direction_blocks(rows: Rows, most: int) -> Iterator[tuple[np.ndarray, np.nda
         return
     row_at, start = np.full(len(vectors), -1, rows.in_vectors.dtype), 0
     row_at[rows.in_vectors] = np.arange(len(rows))
-    for piece in vectors.pieces("sketch"):
+    for piece in _pieces(vectors, "sketch"):
         for first in range(0, len(piece), most):
             values = _values(piece.slice(first, most))
             at = row_at[start : start + len(values)]
@@ -77,7 +77,8 @@ def _some(rows: Rows, column: str, where: np.ndarray) -> np.ndarray:
 
 
 def _pieces(vectors: pa.Table | StoredRows, column: str) -> Iterator[pa.Array]:
-    yield from vectors.pieces(column) if isinstance(vectors, StoredRows) else vectors[column].chunks
+    for rows in vectors.pieces([column]) if isinstance(vectors, StoredRows) else [vectors]:
+        yield from rows[column].chunks
 
 
 def _values(piece: pa.Array) -> np.ndarray:

@@ -27,7 +27,10 @@ def repeated_ids(read: Callable[[], Iterable[pa.Array]]) -> tuple[int, str | Non
         >>> repeated_ids(lambda: [pa.array(["a", "b"]), pa.array(["c", "a"])])
         (1, 'a')
     """
-    hashes = np.concatenate([np.empty(0, np.uint64), *map(_hashes, read())])
+    content = bytearray()  # grows without a copy
+    for ids in read():
+        content += _hashes(ids).data
+    hashes = np.frombuffer(content, np.uint64)
     hashes.sort()
     shared = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
     if not len(shared):

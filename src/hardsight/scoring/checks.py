@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardsight.chance import Chance, ChanceWarning, chance_agreement
+from hardsight.chance import Chance, ChanceWarning, chance_of_counts
 from hardsight.data import Samples, class_index
 from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.heads import Head, output_matrices
 from hardsight.printing import percent
 from hardsight.table import SampleTable
+from hardsight.tablefiles import class_count as classes_of
 
 
 def check_samples(samples: Samples, outputs: int | None = None) -> None:
@@ -68,9 +69,19 @@ def class_count(samples: Samples, otherwise: int) -> int:
 def warn_if_chance(table: SampleTable) -> SampleTable:
     """The table, with a warning if its network is at or near chance."""
     if table.accuracy is not None:
-        labels = table.column("label").fill_null(-1).to_numpy()
-        warn_of_chance(chance_agreement(labels, table["pred"]), 4)
+        counts, matches = np.zeros((2, classes_of(table)), np.int64), 0
+        for labels, preds in _labels_and_preds(table):
+            counts += [np.bincount(classes, minlength=counts.shape[1]) for classes in (labels, preds)]
+            matches += int((labels == preds).sum())
+        warn_of_chance(chance_of_counts(counts, matches), 4)
     return table
+
+
+def _labels_and_preds(table: SampleTable) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Labels and predictions of the labeled samples, some at a time."""
+    for rows in table.row_pieces("label", "pred"):
+        rows = rows.drop_null()
+        yield rows["label"].to_numpy(), rows["pred"].to_numpy()
 
 
 def warn_of_chance(chance: Chance, stacklevel: int = 3) -> None:
@@ -129,7 +140,8 @@ def class_order_note(table: SampleTable, outputs: int) -> str | None:
     if accuracy is None or len(table) < 2 * outputs or outputs > 2000:
         return None
     confusion = np.zeros((outputs, outputs))
-    np.add.at(confusion, (table["label"], table["pred"]), 1)
+    for labels, preds in _labels_and_preds(table):
+        np.add.at(confusion, (labels, preds), 1)
     most = min(confusion.max(0).sum(), confusion.max(1).sum()) / len(table)  # no order can be better
     if most < accuracy + 0.25 or most < 2 * accuracy:
         return None

@@ -115,8 +115,9 @@ def run_job(
             for block in job.score(todo, notes):
                 blocks += [] if stays else [block]
         if run is not None and (done or not blocks or world > 1):  # with the rows of earlier or other processes
+            whole = len(run.done()) == units.count  # before the rows are read: others may commit units meanwhile
             table = SampleTable.load(run.path, partial=True)
-            if len(run.done()) < units.count:
+            if not whole:
                 return table  # other processes are still scoring; the last one finishes the run
         else:
             rows, bad, vectors = concatenate(blocks)
@@ -176,7 +177,8 @@ def finish(
     run: RunWriter | None, table: SampleTable, about: Mapping[str, Any], device: torch.device | None = None
 ) -> SampleTable:
     """The table with what is known about it; its run, if there is one, is then whole."""
-    zeros = int((table["norm"] == 0).sum()) if "norm" in table else 0  # they have no direction: every angle is π/2
+    norms = table.pieces("norm") if "norm" in table else ()  # without one there is no direction: every angle is π/2
+    zeros = sum(int((norm.to_numpy(zero_copy_only=False) == 0).sum()) for norm in norms)
     counts = {"rows": len(table), "bad": len(table.bad), "zero_features": zeros}
     table.meta = Meta.from_json({**provenance(device), **about, "counts": counts, "accuracy": table.accuracy})
     if run is not None:
