@@ -477,7 +477,10 @@ def test_the_command_and_the_function_give_the_same_rows(here, capsys):
 
 @pytest.mark.parametrize(
     ("args", "sentence"),
-    [(("net.py:build", "pics", "--overwrite"), "--overwrite .*torchrun"), (("f.safetensors",), "features .*one process")],
+    [
+        (("net.py:build", "pics", "--overwrite"), "--overwrite .*torchrun"),
+        (("f.safetensors",), "features .*one process"),
+    ],
 )
 def test_processes_that_cannot_share_the_work(here, capsys, monkeypatch, args, sentence):
     monkeypatch.setenv("WORLD_SIZE", "2")
