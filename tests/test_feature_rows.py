@@ -21,7 +21,7 @@ N, D, C = 700, 9, 4
 @pytest.fixture
 def small_units(monkeypatch):
     monkeypatch.setattr(scoring, "_UNIT_ROWS", 16)
-    monkeypatch.setattr(scoring, "_STEP", 1)
+    monkeypatch.setattr(scoring, "_LEAST_ROWS", 1)
     monkeypatch.setattr("hardsight.data.features._BATCH", 23)
 
 

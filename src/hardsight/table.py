@@ -17,29 +17,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hardsight.directions import hardness_sign
-from hardsight.errors import ExistingPathError, InputError, InputTypeError, MissingKeyError
+from hardsight.errors import InputError, InputTypeError, MissingKeyError
 from hardsight.extras import need, printable
 from hardsight.idtables import as_arrow, read_by_id
 from hardsight.printing import html_table, percent, text_table
 from hardsight.registry import did_you_mean, whole_number
-from hardsight.runs import Counts, Meta, RunWriter, is_number, is_run, read_run
+from hardsight.runs import Counts, Meta, RunWriter, is_number
 from hardsight.runs.ids import pieces_of, places_among, repeated_ids
 from hardsight.scores import SCORES, norm_within_class
 from hardsight.storedrows import StoredRows
 from hardsight.stores import as_path
-from hardsight.tablefiles import no_rows, read_table, split_rows
+from hardsight.tablefiles import SAVED, check_new_run, no_rows, read_table, split_rows
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
-
 
 Rows = pa.Table | StoredRows  # in memory, or on disk
 
 _SHOWN = 10  # rows in a notebook
 _LARGE = 1 << 30  # bytes of a data frame that deserve a word before
 _WIDE = 88  # characters of a line in a terminal
-_SAVED = "saved_table"  # what the plan of a table that was saved as a whole holds
 
 
 class SampleTable:
@@ -396,7 +394,7 @@ class SampleTable:
         path = as_path(path)
         overwrite = check_new_run(path, overwrite)
         vectors = self.vectors  # which may lie in this very folder
-        with RunWriter(path, {_SAVED: secrets.token_hex(8)}, overwrite=overwrite) as writer:
+        with RunWriter(path, {SAVED: secrets.token_hex(8)}, overwrite=overwrite) as writer:
             writer.write(split_rows(self.to_arrow(), self.bad, self.meta.model.name or "table", vectors))
             counts = replace(self.meta.counts or Counts(), rows=len(self), bad=len(self.bad))
             writer.finish(replace(self.meta, counts=counts))
@@ -450,13 +448,3 @@ def _repeated(ids: pa.ChunkedArray) -> int:
     if pa.types.is_string(ids.type):
         return repeated_ids(lambda: pieces_of(ids))[0]
     return len(ids) - len(pc.unique(ids))
-
-
-def check_new_run(path: Path, overwrite: bool = False) -> bool:
-    """Refuse to save a table where a run is; returns whether what is there may be replaced."""
-    if not overwrite and is_run(path):
-        there = read_run(path, partial=True, kinds=())[1]
-        overwrite = _SAVED in there.extra and there.unfinished  # what a kill left of another saving
-        if not overwrite:
-            raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
-    return overwrite

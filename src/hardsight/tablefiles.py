@@ -12,11 +12,13 @@ import pyarrow.compute as pc
 
 from hardsight import storedrows
 from hardsight.ensemble import mean_over_nets, mean_vectors
-from hardsight.errors import InputError, StateError
+from hardsight.errors import ExistingPathError, InputError, StateError
 from hardsight.records import Records, has_records
 from hardsight.registry import did_you_mean
-from hardsight.runs import is_number, open_parts, read_kinds, read_run
+from hardsight.runs import is_number, is_run, open_parts, read_kinds, read_run
 from hardsight.stores import as_path
+
+SAVED = "saved_table"  # what the plan of a table that was saved as a whole holds
 
 
 def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
@@ -105,3 +107,13 @@ def class_numbers(rows: pa.Table, name: str) -> np.ndarray:
 def floats(column: pa.ChunkedArray) -> np.ndarray:
     """A numeric column as float64, NaN where there is nothing."""
     return column.cast(pa.float64()).combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def check_new_run(path: Path, overwrite: bool = False) -> bool:
+    """Refuse to save a table where a run is; returns whether what is there may be replaced."""
+    if not overwrite and is_run(path):
+        there = read_run(path, partial=True, kinds=())[1]
+        overwrite = SAVED in there.extra and there.unfinished  # what a kill left of another saving
+        if not overwrite:
+            raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
+    return overwrite

@@ -36,8 +36,8 @@ from hardsight.scoring.features import score_feature_rows
 from hardsight.scoring.options import ScoreOptions, Shard
 from hardsight.scoring.probabilities import score_probabilities
 from hardsight.stores import as_path
-from hardsight.table import SampleTable, check_new_run
-from hardsight.tablefiles import class_count
+from hardsight.table import SampleTable
+from hardsight.tablefiles import check_new_run, class_count
 from hardsight.training.checkpoint import is_training, trained_model
 
 _MOST_BAD = 3  # samples that could not be read, in the terminal
