@@ -36,7 +36,7 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
     --rows. claims judges every claim of the papers, or of one of them (NAME is AVH, EL or AMC), on a folder of rows.
 
     NAME is {hardsight.studies.STUDIES}; or a table or figure of a paper that gathers several studies:
-    {hardsight.studies.gathered.TABLES}, {hardsight.studies.gathered.FIGURES}.
+    {hardsight.studies.papertables.TABLES}, {hardsight.studies.papertables.FIGURES}.
 
     Args:
         action: list, run, table, page, figure or claims.

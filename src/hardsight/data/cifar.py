@@ -68,12 +68,8 @@ def _names(folder: Path, label: str) -> list[str] | None:
         check_regular(file, "DATA")
     except MissingPathError:
         return None
-    try:
-        if file.stat().st_size > _MOST_NAMES:
-            raise ValueError
-        names = file.read_text(encoding="utf-8").split()
-    except ValueError:  # also what is no text
-        names = []
+    content = file.read_bytes() if file.stat().st_size <= _MOST_NAMES else b""
+    names = content.decode(errors="replace").split()
     if len(names) != _CLASSES[label]:
         raise InputError(f"DATA: {file.name} must name {_CLASSES[label]} classes, one per line.")
     return names

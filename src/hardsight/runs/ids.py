@@ -35,7 +35,8 @@ def repeated_ids(read: Callable[[], Iterable[pa.Array]]) -> tuple[int, str | Non
     shared = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
     if not len(shared):
         return 0, None
-    alike = pa.chunked_array([ids.filter(pa.array(np.isin(_hashes(ids), shared))) for ids in read()], pa.string())
+    kept = (ids.filter(pa.array(_among(_hashes(ids), shared))) for ids in read())
+    alike = pa.chunked_array([*kept], pa.string())
     counts = pc.value_counts(alike)
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
     total = int(pc.sum(pc.subtract(repeated.field("counts"), 1)).as_py() or 0)
@@ -73,7 +74,7 @@ def _places_by_hash(ids: pa.ChunkedArray, others: pa.Array) -> np.ndarray:
     order = np.argsort(hashes)
     hashes = hashes[order]
     shared = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])  # by different texts, which are looked up as texts
-    alike = order[np.isin(hashes, shared)] if len(shared) else np.empty(0, np.int64)
+    alike = order[_among(hashes, shared)] if len(shared) else np.empty(0, np.int64)
     places, start = np.full(len(ids), -1), 0
     for piece in pieces_of(ids):
         wanted = _hashes(piece)
@@ -86,7 +87,7 @@ def _places_by_hash(ids: pa.ChunkedArray, others: pa.Array) -> np.ndarray:
         same = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
         places[start + at[same]] = there[same]
         if len(shared):
-            at = np.flatnonzero(np.isin(wanted, shared))
+            at = np.flatnonzero(_among(wanted, shared))
             where = _index_in(piece.take(pa.array(at)), others.take(pa.array(alike)))
             places[start + at] = np.where(where >= 0, alike[where], -1)
         start += len(piece)
@@ -97,6 +98,10 @@ def pieces_of(ids: Ids) -> Iterator[pa.Array]:
     """Ids in memory in pieces that can be hashed."""
     for chunk in [ids] if isinstance(ids, pa.Array) else ids.chunks:
         yield from (chunk.slice(start, _PIECE) for start in range(0, len(chunk), _PIECE))
+
+
+def _among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.isin(hashes, others, kind="sort")  # where NumPy 2.0 chooses a table, such large numbers overflow
 
 
 def _hashes(ids: pa.Array) -> np.ndarray:
