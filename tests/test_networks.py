@@ -70,10 +70,11 @@ def test_small_forms_have_the_known_number_of_weights(name):
     assert count(built(name)[0]) == WEIGHTS[name]
 
 
-def test_resnet32_goes_around_its_blocks_without_weights():
-    network, x = built("resnet32-32")
-    assert count(network) == 464_154
-    assert len(convolutions(network)) == 31
+@pytest.mark.parametrize(("depth", "weights"), [(32, 464_154), (8, 75_290)])
+def test_narrow_resnets_go_around_their_blocks_without_weights(depth, weights):
+    network, x = built(f"resnet{depth}-32")
+    assert count(network) == weights
+    assert len(convolutions(network)) == depth - 1
     assert features(network, x).shape == (2, 64)
     block = next(layer for layer in network.modules() if getattr(layer, "more", 0)).eval()
     for parameter in block.parameters():

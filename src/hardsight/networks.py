@@ -217,14 +217,9 @@ class _Basic(nn.Module):
         return F.relu(self.layers(x) + around)
 
 
-@NETWORKS.register(
-    "resnet32-32",
-    size=32,
-    summary="the narrow ResNet-32 for CIFAR: 16, 32 and 64 channels, five blocks each, 64 features",
-    reference="He et al. (CVPR 2016) §4.2; LDAM's network for long-tailed CIFAR",
-)
-def _resnet32(classes: int, channels: int) -> nn.Module:
-    widths = [16] * 6 + [32] * 5 + [64] * 5
+def _narrow_resnet(blocks: int, classes: int, channels: int) -> nn.Module:
+    """16, 32 and 64 channels, so many blocks each; 64 features."""
+    widths = [16] * (blocks + 1) + [32] * blocks + [64] * blocks
     network = nn.Sequential(
         *(nn.Conv2d(channels, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
         *(_Basic(before, after) for before, after in pairwise(widths)),
@@ -234,6 +229,16 @@ def _resnet32(classes: int, channels: int) -> nn.Module:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight)
     return network
+
+
+_NARROW = "for CIFAR: 16, 32 and 64 channels, 64 features"
+for _depth, _blocks, _where in (
+    (32, 5, "He et al. (CVPR 2016) §4.2; LDAM's network for long-tailed CIFAR"),
+    (8, 1, "He et al. (CVPR 2016) §4.2, with n = 1"),
+):
+    NETWORKS.register(f"resnet{_depth}-32", size=32, summary=f"the narrow ResNet-{_depth} {_NARROW}", reference=_where)(
+        partial(_narrow_resnet, _blocks)
+    )
 
 
 @NETWORKS.register(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +16,7 @@ import pyarrow as pa
 
 from hardsight.correlation import spearman
 from hardsight.errors import InputError
-from hardsight.people import frequency_bins
-from hardsight.phases import agreement, frequencies, loss_drivers, plateaus
+from hardsight.phases import frequencies, loss_drivers
 from hardsight.phases.drivers import ANGLES, NORMS, parts_by_epoch
 from hardsight.phases.noise import mean_curves
 from hardsight.phases.plateaus import FEWEST_EPOCHS, whole_change
@@ -32,14 +30,13 @@ from hardsight.studies.declared.avh_measures import (
     norm_gaps,
     phase_switch,
 )
+from hardsight.studies.declared.recorded_nets import PEOPLE, STRETCH, Net
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
 
 SMALL = 0.2  # standard deviations: Cohen's small effect
 FLAT = 0.1  # share of the whole change that a plateau may still move
-_STRETCH = 3  # fewest epochs of a mean over a stretch
-_PEOPLE = "human frequencies of 10 samples or more are needed"
 _SHORTCUTS = {"resnet": True, "densenet": True, "alexnet": False, "vgg": False}
 _SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("source", "claim", "rule", "net")]
@@ -98,63 +95,6 @@ def verdict(judge: Judge, subject: Any) -> Finding:
         return unmeasured(str(error))
 
 
-@dataclass
-class Net:
-    """A recorded run with its human frequencies; what several claims need is computed once."""
-
-    name: str
-    run: Dynamics
-    human: np.ndarray | None
-    shortcuts: bool | None
-    decays: tuple[int, ...] = ()
-
-    def correlations(self, score: str) -> list[dict[str, Any]]:
-        """The rows of `agreement` with a correlation of one score."""
-        rows = [row for row in self._agreement if row["score"] == score and row["spearman"] is not None]
-        if not rows:
-            raise InputError(_PEOPLE)
-        return rows
-
-    @cached_property
-    def _agreement(self) -> list[dict[str, Any]]:
-        if self.human is None:
-            return []
-        return agreement(self.run, self.human, ("avh", "confidence", "norm")).to_pylist()
-
-    @cached_property
-    def plateaus(self) -> dict[str, dict[str, Any]]:
-        return {row["value"]: row for row in plateaus(self.run).to_pylist()}
-
-    @property
-    def avh_moves_on(self) -> str:
-        """Why AVH does not fall to a plateau; empty where it does."""
-        avh = self.plateaus["avh"]
-        why = avh["why"] or ("it rises" if avh["end"] > avh["start"] else "")
-        return f"AVH has no plateau: {why}" if why else ""
-
-    @cached_property
-    def levels(self) -> np.ndarray:
-        if self.human is None:
-            raise InputError(_PEOPLE)
-        return frequency_bins(self.human)
-
-    @property
-    def stages(self) -> list[np.ndarray]:
-        """Places of the epochs between decays of the learning rate."""
-        if not self.decays:
-            raise InputError("the epochs at which the learning rate decays are needed")
-        parts = np.split(np.arange(len(self.run.epochs)), np.searchsorted(self.run.epochs, self.decays, side="right"))
-        if min(map(len, parts)) < 2 * _STRETCH:
-            raise InputError(f"{2 * _STRETCH} epochs are needed before and after every decay")
-        return parts
-
-    @property
-    def kind(self) -> str:
-        if self.shortcuts is None:
-            raise InputError("which nets have shortcuts is needed")
-        return f"{'with' if self.shortcuts else 'without'} shortcuts"
-
-
 _judge = partial(JUDGES.register, epochs=FEWEST_EPOCHS)
 
 
@@ -183,7 +123,7 @@ def norm_climbs_at_the_decay(net: Net) -> Finding:
     """yes: per epoch the norm grows faster in as many epochs after the first decay (a third of that stage, at least 3)
     than before it, interval above 0; no: below 0; not shown: it contains 0."""
     before, after, *_ = net.stages
-    length = max(_STRETCH, len(after) // 3)
+    length = max(STRETCH, len(after) // 3)
     first, last, then = before[-length], before[-1], after[length - 1]
     curves = mean_curves(net.run.matrix("norm"))
     weights = np.zeros((2, curves.mean.shape[1]))
@@ -342,7 +282,7 @@ def avh_ahead_of_confidence(net: Net) -> Finding:
     contains 0."""
     last = net.correlations("confidence")[-1]
     if last["ahead_low"] is None:
-        return unmeasured(_PEOPLE)
+        return unmeasured(PEOPLE)
     numbers = _numbers(last, "ahead")
     measured = (
         f"AVH's Spearman is {interval(*numbers, '+.3g')} stronger than confidence's at the end (p = {last['p']:.2g}, "

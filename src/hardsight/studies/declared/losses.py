@@ -6,6 +6,7 @@ Nothing is chosen on test data. ``best`` is the best epoch by test accuracy: the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hardsight.data import Samples
-from hardsight.studies.declared.training import embed, pixels_and_labels, recipe_of, split_data, train_cell
+from hardsight.studies.declared.training import (
+    SMALL_CIFAR,
+    embed,
+    first_of,
+    pixels_and_labels,
+    recipe_of,
+    split_data,
+    train_cell,
+)
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale, Sweep
 
 _MEASURES = {
@@ -71,9 +80,11 @@ def _loss_name(levels: Mapping[str, str]) -> str:
 
 def _trained(cell: Cell) -> dict[str, float]:
     """Train with a loss and measure the network."""
-    recipe, data = recipe_of(cell, loss=_loss_name(cell.levels)), split_data(cell)
+    settings, recipe = cell.settings, recipe_of(cell, loss=_loss_name(cell.levels))
     recipe = recipe.replace(lr=float(cell.levels.get("rate", 1)) * recipe.lr)
-    trained = train_cell(cell, data, recipe)
+    whole, held_out = split_data(cell)
+    data = first_of(whole, settings.get("pool")), held_out
+    trained = train_cell(cell, data, recipe, settings.get("network"))
     network, history = trained.model.module, trained.history
     training, test = (_outputs(network, samples, cell.device) for samples in data)
     gradients = [row["gradient"] for row in history if "gradient" in row]
@@ -121,14 +132,42 @@ _loss_study(
     factors={"loss": ("ce", "focal", "el:0.5", "el:0.75")},
     scales=_scales(CIFAR, 50, ("ce", "focal")),
 )(_trained)
+_PAIRS = ("ce", "euclid:paper", "amc:paper", "amc:released", "amc:released,pairs=classes")
 _loss_study(
     "amc-pairs",
     question="Does a contrastive loss on angles beat one on distances?",
     paper="AMC, Table 1 and Fig. 4",
     pooled="euclid:paper",  # Table 1's p-values are the AMC-Loss's against this one
-    factors={"loss": ("ce", "euclid:paper", "amc:paper", "amc:released", "amc:released,pairs=classes")},
+    factors={"loss": _PAIRS},
     scales=_scales(CIFAR, 45, ("ce", "amc:paper")),
 )(_trained)
+
+_SMALL = {
+    name: SMALL_CIFAR | {"data": f"{name}.npz", "recipe": SMALL_CIFAR["recipe"] | {"clip": 1e9, "flip": name != "svhn"}}
+    for name in ("cifar10", "svhn")
+}
+
+
+def _trained_small(cell: Cell) -> dict[str, float]:
+    """As `_trained`, on one of several data sets."""
+    return _trained(replace(cell, settings=cell.settings["trainings"][cell.levels["setting"]]))
+
+
+_loss_study(
+    "amc-small",
+    question="Does a contrastive loss on angles beat one on distances, on CIFAR-10 and SVHN with a small network?",
+    paper="AMC, Table 1 and Fig. 5 (there a network of 13 layers)",
+    pooled="euclid:paper",
+    factors={"setting": tuple(_SMALL), "loss": _PAIRS},
+    scales={
+        "smoke": Scale(
+            2, 2, settings={"trainings": {"digits": _SMOKE}},
+            levels={"setting": ("digits",), "loss": ("ce", "euclid:paper", "amc:paper")},
+        ),
+        "quick": Scale(5, 100, settings={"trainings": _SMALL}),
+    },
+    data={name: (f"{name}.npz",) for name in _SMALL},
+)(_trained_small)  # fmt: skip
 
 # Beyond the papers.
 _loss_study(

@@ -1,4 +1,7 @@
-"""Does mean AVH rank networks as their accuracy does? Networks that are scored once, not recorded in training."""
+"""Does AVH, its mean or its agreement with people, rank networks as their accuracy does?
+
+Networks are scored once, not recorded in training.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ def mean_hardness(table: SampleTable, human: Any = None) -> list[dict[str, Any]]
         human: Frequencies ``(N,)`` in the order of the rows, NaN where there are none.
 
     Returns:
-        Rows ``bin``, ``n``, ``avh``, ``accuracy``; bins with fewer than 5 samples are left out.
+        Rows ``bin``, ``n``, ``avh``, ``accuracy``; of all samples ``agreement``, Spearman's correlation of AVH with the
+        frequencies, positive where the paper expects it. Bins with fewer than 5 samples are left out.
     """
     classes = len(table.class_names) or int(max(table["label"].max(), table["pred"].max())) + 1
     hardness, right = classes * table["avh"], table["pred"] == table["label"]
@@ -42,11 +46,15 @@ def mean_hardness(table: SampleTable, human: Any = None) -> list[dict[str, Any]]
     if human is not None:
         bins = np.array([str(level) for level in frequency_bins(np.asarray(human, float))])
         groups |= {name: groups[ALL] & (bins == name) for name in sorted(set(bins) - {"None"})}
-    return [
+    rows: list[dict[str, Any]] = [
         {"bin": name, "n": int(at.sum()), "avh": float(hardness[at].mean()), "accuracy": float(right[at].mean())}
         for name, at in groups.items()
         if at.sum() >= FEW
     ]
+    if human is not None and rows:
+        both = groups[ALL] & np.isfinite(human)
+        rows[0]["agreement"] = -float(spearman(hardness[both], np.asarray(human, float)[both]).value)
+    return rows
 
 
 def rank_networks(runs: Mapping[str, SampleTable | str | Path], human: Any = None) -> Results:
@@ -72,6 +80,7 @@ def rank_networks(runs: Mapping[str, SampleTable | str | Path], human: Any = Non
     measures={
         "avh": Measure("Mean C·AVH", better="lower"),
         "accuracy": Measure("Accuracy", True, "higher"),
+        "agreement": Measure("Spearman's correlation of AVH with human selection frequency", better="higher"),
     },
     scales={
         "smoke": Scale(1, 5, settings={"data": "digits", "recipe": {"epochs": 3}}, levels={"network": ("small-cnn",)}),

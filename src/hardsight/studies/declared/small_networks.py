@@ -55,11 +55,13 @@ def fit(
     seed: int,
     *,
     decay: bool = True,
+    before: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None,
     after: Callable[[nn.Module], None] | None = None,
 ) -> nn.Module:
     """Build a network and train it by Adam; the learning rate falls to 0 along a cosine, unless it is constant.
 
-    The same seed gives the same numbers; the caller's generator is left as it was.
+    `before` makes the images of a step from those of its batch, and `after` is called when it is done. The same seed
+    gives the same numbers; the caller's generator is left as it was.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -73,7 +75,8 @@ def fit(
             if batch is None:
                 batches = iter(torch.randperm(len(x)).split(batch_size))
                 batch = next(batches)
-            loss = F.cross_entropy(net(x[batch]), y[batch])
+            images = x[batch] if before is None else before(net, x[batch], y[batch])
+            loss = F.cross_entropy(net(images), y[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
