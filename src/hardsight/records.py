@@ -227,6 +227,7 @@ class Records:
             pq.write_table,
             rows,
             row_group_size=_GROUP_ROWS,
+            write_page_checksum=True,
             compression="zstd",
             compression_level=compression_level,
             use_dictionary=["epoch", "label", "pred", *(["id"] if first < last else [])],
@@ -244,7 +245,7 @@ class Records:
             before = self.heads()
             heads = pa.concat_tables([before.filter(pc.less(before["epoch"], epoch)), heads])
             self.index.heads = []
-        writer = partial(pq.write_table, heads, compression="zstd")
+        writer = partial(pq.write_table, heads, compression="zstd", write_page_checksum=True)
         self.index.heads.append(self.write_file("heads.parquet", writer))
 
     def write_state(self, epoch: int, writer: Callable[[Path], object]) -> None:
@@ -277,7 +278,8 @@ class Records:
         """The rows of a file, checked; stored scores that it lacks are null."""
         coded = [column.name for column in schema if pa.types.is_dictionary(column.type)]
         with damage_errors(self.folder / name):
-            rows = pq.read_table(self.folder / name, schema=schema, filters=where, read_dictionary=coded)
+            options = {"filters": where, "read_dictionary": coded, "page_checksum_verification": True}
+            rows = pq.read_table(self.folder / name, schema=schema, **options)
             return check_values(check_table(rows), [column for column in schema.names if column not in BITS])
 
     @_rereads

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hardsight.errors import StateError
+from hardsight.errors import InputError, StateError
 from hardsight.runs import Meta, checked_rows, damage_errors
 from hardsight.runs.folder import check_expected
 from hardsight.runs.ids import repeated_ids
@@ -296,7 +296,7 @@ def _names(schemas: Sequence[pa.Schema], but: set[str]) -> list[str]:
 def _opened(file: _File) -> Iterator[pq.ParquetFile]:
     with damage_errors(file.path):
         try:
-            parquet = pq.ParquetFile(readable(file.path))
+            parquet = pq.ParquetFile(readable(file.path), page_checksum_verification=True)
         except FileNotFoundError:
             raise StateError(f"RUN: {file.path} is gone: the run was overwritten since it was opened.") from None
         with parquet:
@@ -323,6 +323,7 @@ def _pieces(file: _File, names: Sequence[str]) -> Iterator[pa.Table]:
             piece = check_table(pa.Table.from_batches([batch])).slice(0, left)
             left -= len(piece)
             yield checked_rows(piece, file.kind, [*names])
+        _check_count(file.rows - left, file)
 
 
 def _column_pieces(file: _File, name: str, type_: pa.DataType) -> Iterator[pa.Array]:
@@ -335,7 +336,9 @@ def _read_column(file: _File, name: str, type_: pa.DataType) -> pa.ChunkedArray:
     with _opened(file) as parquet:
         if name not in parquet.schema_arrow.names:
             return pa.chunked_array([pa.nulls(file.rows, type_)])
-        return _checked(parquet.read([name]).slice(0, file.rows), file)[name].cast(type_)
+        rows = _checked(parquet.read([name]).slice(0, file.rows), file)
+        _check_count(len(rows), file)
+        return rows[name].cast(type_)
 
 
 def _read_rows(file: _File, names: Sequence[str], places: np.ndarray) -> pa.Table:
@@ -351,6 +354,12 @@ def _read_rows(file: _File, names: Sequence[str], places: np.ndarray) -> pa.Tabl
                 table = parquet.read_row_group(group, here) if here else pa.table({"": pa.nulls(rows)})
                 pieces.append(_checked(table.take(pa.array(within)), file))
     return pa.concat_tables(pieces)
+
+
+def _check_count(rows: int, file: _File) -> None:
+    """A damaged column may end before the others."""
+    if rows != file.rows:
+        raise InputError(f"a column has {rows:,} rows, expected {file.rows:,}")
 
 
 def _checked(table: pa.Table, file: _File) -> pa.Table:

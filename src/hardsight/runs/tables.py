@@ -58,7 +58,7 @@ def read_part(file: Path, kind: str) -> pa.Table:
     """The rows of a part's file, checked."""
     with damage_errors(file):
         # Group by group: lists of many rows take thrice their size to decode.
-        with pq.ParquetFile(readable(file)) as parquet:
+        with pq.ParquetFile(readable(file), page_checksum_verification=True) as parquet:
             groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
             table = check_table(pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table())
         check_version(table.schema, kind, file.name)

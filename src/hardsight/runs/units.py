@@ -60,7 +60,10 @@ def write_unit(path: Path, unit: int, tables: Mapping[str, pa.Table]) -> None:
     files = {kind: path / kind / f"u{unit:08d}-{token}.parquet" for kind in tables}
     with disk_errors(path):
         rows = {kind: as_written(kind, table) for kind, table in tables.items()}
-        writers = {kind: partial(pq.write_table, rows[kind], row_group_size=_GROUP_ROWS) for kind in rows}
+        writers = {
+            kind: partial(pq.write_table, rows[kind], row_group_size=_GROUP_ROWS, write_page_checksum=True)
+            for kind in rows
+        }
         write_together(*(partial(write_whole, files[kind], writers[kind]) for kind in rows))
         marker = {kind: {"rows": len(tables[kind]), "bytes": file.stat().st_size} for kind, file in files.items()}
         write_json(path / PARTS / f"u{unit:08d}.json", {"token": token, **marker})
