@@ -354,6 +354,26 @@ def test_a_process_that_ends_while_another_commits_leaves_the_end_to_it(tmp_path
     assert load(tmp_path / "run").meta.counts.rows == len(load(tmp_path / "run")) == 96
 
 
+@pytest.mark.parametrize("rows", [2, 6, 96])
+def test_a_process_that_divided_the_data_otherwise_costs_time_and_no_rows(tmp_path, rows):
+    """Two shares that begin at the same moment with different batches may both write the plan; the last one counts."""
+    torch.manual_seed(0)
+    net, data, run = nn.Linear(6, 3), (torch.randn(96, 6), torch.arange(96) % 3), tmp_path / "run"
+    options = {"batch_size": 3, "version": "1", "progress": False}
+    expected = hs.score(net, data, **options)
+    hs.score(net, data, out=run, shard=(0, 2), **options)
+    plan = json.loads((run / "plan.json").read_text())
+    assert plan["unit_rows"] == 3
+    (run / "plan.json").write_text(json.dumps(plan | {"unit_rows": rows}))
+    hs.score(net, data, out=run, shard=(1, 2), **options)
+    assert not (run / "meta.json").exists()  # the first half is missing
+    hs.score(net, data, out=run, **options)
+    table = SampleTable.load(run)
+    assert table["id"].tolist() == expected["id"].tolist()
+    np.testing.assert_allclose(table["avh"], expected["avh"], rtol=1e-6)
+    assert len([*(run / "parts").iterdir()]) == 96 // rows
+
+
 @pytest.mark.slow
 def test_a_real_full_disk(long_job, capsys):
     """A limit on file size stands in for the end of the disk; with space again, the run goes on."""

@@ -23,7 +23,7 @@ from hardsight.runs.identity import UNIDENTIFIED
 from hardsight.runs.lock import LOCK_FILES, folder_lock
 from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
 from hardsight.runs.tables import SCHEMAS, damage_errors, merged, read_part
-from hardsight.runs.units import PARTS, UNIT_FILES, Part, Units, read_parts, write_unit
+from hardsight.runs.units import PARTS, UNIT_FILES, Part, Units, discard_units, read_parts, write_unit
 from hardsight.stores import as_path, map_paths
 from hardsight.untrusted import read_json
 
@@ -171,6 +171,8 @@ class RunWriter:
         )
         for name in _FOLDERS if shard[1] == 1 else ():
             sweep(self.path / name)
+        if self.units is not None:  # what a process committed that divided the data into more units
+            discard_units(self.path, self.units.count)
         if meet is not None and not rank:
             meet()
 

@@ -53,6 +53,13 @@ class Units:
         """The samples of a unit."""
         return range(unit * self.rows, min((unit + 1) * self.rows, self.samples))
 
+    def left(self, done: Mapping[int, int]) -> list[int]:
+        """The units of which not all samples are committed; `done` has the number of samples in each that is.
+
+        A process that began at the same moment may have divided the data otherwise, and its units are not these.
+        """
+        return [unit for unit in range(self.count) if done.get(unit) != len(self.places(unit))]
+
 
 def write_unit(path: Path, unit: int, tables: Mapping[str, pa.Table]) -> None:
     """Write some kinds of table as one unit of a run, and commit it: after that it survives any kill."""
@@ -67,6 +74,13 @@ def write_unit(path: Path, unit: int, tables: Mapping[str, pa.Table]) -> None:
         write_together(*(partial(write_whole, files[kind], writers[kind]) for kind in rows))
         marker = {kind: {"rows": len(tables[kind]), "bytes": file.stat().st_size} for kind, file in files.items()}
         write_json(path / PARTS / f"u{unit:08d}.json", {"token": token, **marker})
+
+
+def discard_units(path: Path, first: int) -> None:
+    """Remove the markers of all units from one on."""
+    for marker in (path / PARTS).glob("u*.json"):
+        if (match := _MARKER.fullmatch(marker.name)) and int(match[1]) >= first:
+            marker.unlink(missing_ok=True)
 
 
 class Part(NamedTuple):

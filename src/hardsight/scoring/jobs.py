@@ -17,7 +17,7 @@ import torch
 from hardsight import storedrows
 from hardsight.devices import find_device
 from hardsight.engines import Outcome, Ray
-from hardsight.errors import InputError
+from hardsight.errors import InputError, StateError
 from hardsight.extras import printable
 from hardsight.runs import Identity, Meta, RunWriter, Units, identify, is_users, provenance, write_unit
 from hardsight.scores import SCORES
@@ -107,7 +107,7 @@ def run_job(
             return complete_table(run)
         units = units if run is None or run.units is None else run.units
         started, done, notes, blocks = time.time(), {} if run is None else run.done(), [], []
-        todo, job = [unit for unit in range(rank, units.count, world) if unit not in done], job_of(units)
+        todo, job = [unit for unit in units.left(done) if unit % world == rank], job_of(units)
         stays = run is not None and units.samples > storedrows.EAGER_ROWS
         if isinstance(options.engine, Ray):
             notes += _on_workers(options.engine, replace(job, options=_elsewhere(options)), todo, options.progress)
@@ -115,10 +115,13 @@ def run_job(
             for block in job.score(todo, notes):
                 blocks += [] if stays else [block]
         if run is not None and (done or not blocks or world > 1):  # with the rows of earlier or other processes
-            whole = len(run.done()) == units.count  # before the rows are read: others may commit units meanwhile
+            whole = not units.left(run.done())  # before the rows are read: others may commit units meanwhile
             table = SampleTable.load(run.path, partial=True)
             if not whole:
                 return table  # other processes are still scoring; the last one finishes the run
+            if (there := len(table) + len(table.bad)) != units.samples:
+                what = f"{there:,} samples and not {units.samples:,}: processes divided the data differently"
+                raise StateError(f"RUN: {run.path} holds {what}; overwrite the run (--overwrite).")
         else:
             rows, bad, vectors = concatenate(blocks)
             table = SampleTable(rows, None, bad, vectors if run is None else partial(read_vectors, run.path))
