@@ -1,5 +1,7 @@
 """Label errors and people's answers of runs whose rows stay on disk are those of runs in memory."""
 
+import weakref
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +12,7 @@ from test_storedrows import rewrite
 from torch import nn
 
 import hardsight as hs
-from hardsight import SampleTable, correlation, storedrows
+from hardsight import SampleTable, correlation, probabilities, storedrows
 from hardsight.errors import InputError
 from hardsight.labelerrors import actions, clean, confident_joint, label_errors, lists, noise, probability_matrix
 from hardsight.labelerrors.suspects import _order
@@ -213,6 +215,21 @@ def test_a_temperature_is_the_same_in_parts():
     parts = [slice(start, start + 1777) for start in range(0, 20_000, 1777)]
     temperature = fit_temperature_in_parts(lambda: ((logits[part], labels[part]) for part in parts), len(logits))
     assert temperature == pytest.approx(fit_temperature(logits, labels), rel=1e-9)
+
+
+def test_a_temperature_keeps_no_part_in_memory(monkeypatch):
+    monkeypatch.setattr(probabilities, "_FEW", 10)
+    seen = []
+
+    def parts():
+        for start in range(0, 400, 40):
+            logits = np.random.default_rng(start).normal(size=(40, 5))
+            assert not any(part() is not None for part in seen[:-1])  # the last one may still be in use
+            seen.append(weakref.ref(logits))
+            yield logits, logits.argmax(1) if start % 80 else logits.argmin(1)
+
+    assert probabilities.fit_temperature_in_parts(parts, 400) > 0
+    assert len(seen) > 10
 
 
 def test_covariances_of_influences_in_a_file_are_those_in_memory(monkeypatch):

@@ -123,7 +123,8 @@ def _fit(parts: _Parts, n: int) -> float:
         target = z.gather(1, y[:, None])[:, 0]
         largest = largest and bool((z.amax(1) == target).all())
         apart += float((z.mean(1) - target).sum(dtype=torch.float64))
-        few.append((z[-start % step :: step], y[-start % step :: step]) if n > 2 * _FEW else (z[:0], y[:0]))
+        if n > 2 * _FEW:  # as copies: a view would keep the part in memory
+            few.append((z[-start % step :: step].clone(), y[-start % step :: step].clone()))
         start += len(z)
     # The slope by 1/T is Σ (mean logit − target) at T = ∞ and Σ (largest − target) at T = 0; it only grows.
     if largest:
