@@ -374,6 +374,24 @@ def test_a_process_that_divided_the_data_otherwise_costs_time_and_no_rows(tmp_pa
     assert len([*(run / "parts").iterdir()]) == 96 // rows
 
 
+def test_a_marker_that_lost_its_scores_never_hides_rows(tmp_path):
+    net, data, run = nn.Linear(6, 3), (torch.randn(96, 6), torch.arange(96) % 3), tmp_path / "run"
+    options = {"batch_size": 6, "version": "1", "progress": False, "out": run}
+    hs.score(net, data, **options)
+    marker = run / "parts" / "u00000003.json"
+    entries = json.loads(marker.read_text())
+    marker.write_text(json.dumps({name: entry for name, entry in entries.items() if name in ("token", "samples")}))
+    with pytest.raises(RuntimeError, match=r"damaged: parts are missing \(96 samples"):
+        SampleTable.load(run)
+    (run / "meta.json").unlink()
+    with pytest.raises(RuntimeError, match="90 of 96 samples"):
+        hs.score(net, data, **options)
+    entries["samples"]["rows"] = 10**30  # more than a unit has: it is scored again
+    marker.write_text(json.dumps(entries))
+    assert hs.score(net, data, **options).meta.resumed == 90
+    assert len(SampleTable.load(run)) == 96
+
+
 @pytest.mark.slow
 def test_a_real_full_disk(long_job, capsys):
     """A limit on file size stands in for the end of the disk; with space again, the run goes on."""

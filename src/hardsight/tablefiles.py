@@ -16,6 +16,7 @@ from hardsight.errors import ExistingPathError, InputError, StateError
 from hardsight.records import Records, has_records
 from hardsight.registry import did_you_mean
 from hardsight.runs import is_number, is_run, open_parts, read_kinds, read_run
+from hardsight.runs.folder import check_expected
 from hardsight.stores import as_path
 
 SAVED = "saved_table"  # what the plan of a table that was saved as a whole holds
@@ -59,6 +60,7 @@ def read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any,
     elif len(names) > 1:
         scores, meta = mean_over_nets(scores), replace(meta, models=names)
     bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
+    check_expected(as_path(path), meta, len(scores) + len(bad))
     if not scores["id"].equals(samples["id"]):  # of a run without a bad sample they are
         samples = samples.take(pc.index_in(scores["id"], value_set=samples["id"].combine_chunks()))
     about = {name: samples[name] for name in samples.column_names if name not in ("id", "error")}

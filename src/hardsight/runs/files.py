@@ -89,7 +89,8 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in str(error)
-        if not full and error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+        refusals = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+        if not full and error.errno not in refusals:
             raise
         if full:
             why = "the disk is full; what was committed is safe. Free some space and run the same command again"

@@ -107,7 +107,8 @@ def run_job(
             return complete_table(run)
         units = units if run is None or run.units is None else run.units
         started, done, notes, blocks = time.time(), {} if run is None else run.done(), [], []
-        todo, job = [unit for unit in units.left(done) if unit % world == rank], job_of(units)
+        left, job = units.left(done), job_of(units)
+        todo, resumed = [unit for unit in left if unit % world == rank], units.samples - sum(map(job.samples, left))
         stays = run is not None and units.samples > storedrows.EAGER_ROWS
         if isinstance(options.engine, Ray):
             notes += _on_workers(options.engine, replace(job, options=_elsewhere(options)), todo, options.progress)
@@ -120,8 +121,8 @@ def run_job(
             if not whole:
                 return table  # other processes are still scoring; the last one finishes the run
             if (there := len(table) + len(table.bad)) != units.samples:
-                what = f"{there:,} samples and not {units.samples:,}: processes divided the data differently"
-                raise StateError(f"RUN: {run.path} holds {what}; overwrite the run (--overwrite).")
+                what = f"it holds {there:,} of {units.samples:,} samples"
+                raise StateError(f"RUN: {run.path} is damaged: {what}; overwrite the run (--overwrite).")
         else:
             rows, bad, vectors = concatenate(blocks)
             table = SampleTable(rows, None, bad, vectors if run is None else partial(read_vectors, run.path))
@@ -132,7 +133,7 @@ def run_job(
             notes.append(note)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=3)
-        facts = {"resumed": sum(done.values()), "warnings": notes, "seconds": round(time.time() - started, 2)}
+        facts = {"resumed": resumed, "warnings": notes, "seconds": round(time.time() - started, 2)}
         return finish(run, table, {**plan, **about, **facts}, find_device(options.device))
 
 
