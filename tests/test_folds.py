@@ -438,7 +438,8 @@ def test_moved_data_still_belong_to_the_run(tmp_path):
         ({"folds": 51}, "folds must.* 2 and"),
         ({"folds": 3, "seeds": 0}, "seeds.* 0"),
         ({"seeds": 2}, "seeds .*folds"),
-        ({"folds": 2, "shard": (0, 2)}, "shard"),
+        ({"folds": 2, "shard": (0, 2), "out": None}, "out"),
+        ({"folds": 2, "shard": (0, 2), "out": "s3://bucket/run"}, "locks"),
     ],
 )
 def test_folds_that_cannot_be(options, words, tmp_path):
