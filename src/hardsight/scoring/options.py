@@ -58,8 +58,8 @@ class ScoreOptions:
         overwrite: Replace an existing run in the folder; other files are left alone.
         progress: Show a progress bar (in a terminal only).
         shard: (rank, world size) of the processes that write `out` together: each scores every world-size-th unit of
-            samples, and the last to finish completes the run. Nothing is divided unless you ask for it, not even under
-            torchrun.
+            samples, or trains every world-size-th fold, and the last to finish completes the run. Nothing is divided
+            unless you ask for it, not even under torchrun.
         engine: Who scores: this process (local), or the workers of a Ray cluster (ray); in Python also an engine of
             `hardsight.engines` with options of its own.
         ray_address: Address of a running Ray cluster; a Ray on this machine if not given.
