@@ -15,6 +15,7 @@ from torch import nn
 
 import hardsight as hs
 from hardsight.data import ArraySamples, load_digits
+from hardsight.devices import find_device
 from hardsight.errors import ExistingPathError, StateError
 from hardsight.runs import STAGES, RunWriter, folder_lock
 from hardsight.scoring import blocks, folds
@@ -308,3 +309,15 @@ def test_processes_train_the_folds_between_them(tmp_path, trained, monkeypatch):
     in_two_processes(lambda rank: score(tmp_path / "both", rank, **options))
     assert len([*trained.iterdir()]) == 5 + 4
     assert hs.SampleTable.load(tmp_path / "both").to_arrow().equals(whole.to_arrow())
+
+
+def test_each_process_of_torchrun_has_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    assert str(find_device(None)) == "cuda"
+    for rank, number in ((0, 0), (3, 3), (5, 1)):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        assert str(find_device(None)) == f"cuda:{number}"
+        assert str(find_device("cpu")) == "cpu"
+        assert str(find_device("cuda:2")) == "cuda:2"

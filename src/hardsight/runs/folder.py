@@ -83,8 +83,9 @@ def begin(
     if path.is_file():
         raise ExistingPathError(f"out: {path} is a file; name a folder.")
     with disk_errors(path), folder_lock(path, shard) as lock:
-        ours = FORMAT_KEY not in plan or _is_ours(path)  # or it may be a plan of another program
         other = content_beside(file)  # before the plan, which other processes of the job write first
+        # Else it may be a plan of another program.
+        ours = FORMAT_KEY not in plan or not file.exists() or _is_ours(path)
         stored = _stored(file, kind, overwrite or not ours)
         if stored is not None and not ours:
             stored, other = None, file
