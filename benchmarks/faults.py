@@ -9,8 +9,8 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -29,10 +29,14 @@ KILLS, IN_A_ROW = 50, 6  # per command, and until one start is left alone
 
 
 class Verb(NamedTuple):
-    """A command: `work` starts or resumes it in a folder, and `result` holds what it wrote there, by name."""
+    """A command: `work` starts or resumes it in a folder, and `result` holds what it wrote there, by name.
+
+    With `shares`, these are what several processes do at the same time, and some or all of them are killed.
+    """
 
     work: Callable[[Path], object]
     result: Callable[[Path], dict[str, Any]]
+    shares: tuple[Callable[[Path], object], ...] = ()
 
 
 def _digits(start: int, stop: int, split: str = "train") -> ArraySamples:
@@ -98,8 +102,8 @@ def _evaluate(folder: Path) -> Any:
     networks = [hs.Model(_network(i), f"net{i}") for i in range(4)]
     data = _digits(0, 400)
     subjects = [hs.questions.Subject(f"{g}{i}", net, data, g, i) for (g, i), net in zip(names, networks, strict=True)]
-    questions = ["calibration", "margins", "clusters"]
-    return hs.evaluate(subjects, questions=questions, out=folder, device="cpu", progress=False)
+    options = {"questions": ["calibration", "margins", "clusters"], "degradations": ["contrast"], "levels": [1.0, 0.5]}
+    return hs.evaluate(subjects, out=folder, device="cpu", progress=False, **options)
 
 
 @cache
@@ -125,6 +129,23 @@ def _score_folds(folder: Path) -> Any:
     return hs.score(_fit, _digits(0, 400), folds=3, out=folder, device="cpu", progress=False)
 
 
+def _fold_heads(folder: Path, shard: tuple[int, int] = (0, 1)) -> Any:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10))
+    options = {"preprocess": "raw", "device": "cpu", "batch_size": 16, "progress": False, "folds": 2}
+    return hs.score(network, _digits(0, 400), out=folder, shard=shard, **options)
+
+
+def _degraded(folder: Path) -> Any:
+    options = {"preprocess": "raw", "device": "cpu", "batch_size": 16, "progress": False}
+    return hs.questions.evaluate_degraded(_network(), _digits(0, 400), "noise", [0.0, 0.2], out=folder, **options)
+
+
+def _degraded_rows(folder: Path) -> dict[str, Any]:
+    rows = hs.questions.read_degraded(folder)
+    return {name: rows[name].to_pylist() for name in rows.column_names}
+
+
 def _train(folder: Path) -> Any:
     return hs.train(_network(), _digits(0, 500), _digits(500, 800, "test"), out=folder, recipe=_RECIPE, device="cpu")
 
@@ -140,6 +161,9 @@ def _adapt(folder: Path) -> Any:
 VERBS = {
     "score": Verb(_score, _table),
     "score --folds": Verb(_score_folds, _table),
+    "score --folds, heads": Verb(_fold_heads, _table),
+    "score --folds --shard": Verb(_fold_heads, _table, tuple(partial(_fold_heads, shard=(i, 2)) for i in range(2))),
+    "degradation levels": Verb(_degraded, _degraded_rows),
     "Recorder": Verb(_record, _curves),
     "train": Verb(_train, _trained),
     "adapt": Verb(_adapt, _adapted),
@@ -148,7 +172,7 @@ VERBS = {
 }
 
 
-def _started(verb: Verb, folder: Path) -> int:
+def _started(work: Callable[[Path], object], folder: Path) -> int:
     """The process id of a child that runs a command and ends; nothing needs to be imported again."""
     if child := os.fork():
         return child
@@ -157,7 +181,7 @@ def _started(verb: Verb, folder: Path) -> int:
         with Path(f"{folder}.log").open("a") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-            verb.work(folder)
+            work(folder)
             code = 0
     except BaseException:
         traceback.print_exc()
@@ -165,28 +189,34 @@ def _started(verb: Verb, folder: Path) -> int:
         os._exit(code)
 
 
-def _ended(child: int, seconds: float | None) -> int | None:
-    """The exit code of a child; None if it still runs after so many seconds."""
-    deadline = time.monotonic() + (1e9 if seconds is None else seconds)
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
+def _ended(children: Sequence[int], seconds: float | None) -> dict[int, int]:
+    """The exit codes of the children that end within so many seconds."""
+    deadline, codes = time.monotonic() + (1e9 if seconds is None else seconds), {}
+    while len(codes) < len(children) and time.monotonic() < deadline:
+        for child in [child for child in children if child not in codes]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                codes[child] = os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
-    return None
+    return codes
 
 
-def _finish(verb: Verb, folder: Path, kills: Iterator[float]) -> int:
-    """Run a command to its end, killing it after the given times; returns how often it was killed."""
+def _finish(verb: Verb, folder: Path, chance: random.Random, longest: float) -> int:
+    """Run a command to its end, killing it at random moments; returns how many processes were killed."""
+    killed = 0
     for count in itertools.count():
-        child = _started(verb, folder)
-        code = _ended(child, next(kills, None) if count < IN_A_ROW else None)
-        if code == 0:
-            return count
-        if code is not None:
-            raise RuntimeError(f"after {count} kills: {Path(f'{folder}.log').read_text()[-2000:]}")
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        children = [_started(work, folder) for work in verb.shares or (verb.work,)]
+        codes = _ended(children, chance.uniform(0, longest) if count < IN_A_ROW else None)
+        alive = [child for child in children if child not in codes]
+        victims = chance.sample(alive, chance.randint(1, len(alive))) if len(alive) > 1 else alive
+        for child in victims:
+            os.kill(child, signal.SIGKILL)
+        codes |= _ended(alive, None)
+        if any(code for child, code in codes.items() if child not in victims):
+            raise RuntimeError(f"after {killed} kills: {Path(f'{folder}.log').read_text()[-2000:]}")
+        if not victims:
+            return killed
+        killed += len(victims)
     raise AssertionError
 
 
@@ -206,7 +236,7 @@ def faults(kills: int = KILLS, verbs: tuple[str, ...] = tuple(VERBS), seed: int 
             while killed < kills:
                 folder = Path(root, str(runs), "run")
                 folder.parent.mkdir()
-                killed += _finish(verb, folder, (chance.uniform(0, 1.1 * seconds) for _ in itertools.count()))
+                killed += _finish(verb, folder, chance, 1.1 * seconds)
                 result = {key: content_hash(value) for key, value in verb.result(folder).items()}
                 differing.append(sum(result.get(key) != expected.get(key) for key in {**expected, **result}))
                 runs += 1

@@ -47,12 +47,14 @@ class Network(nn.Module):
         return self.layers(x)
 
 
-def _score(folder: Path, network: nn.Module | None = None, engine: hs.engines.Ray | None = None) -> pa.Table:
+def _score(
+    folder: Path, network: nn.Module | None = None, engine: hs.engines.Ray | None = None, folds: int | None = None
+) -> pa.Table:
     draw = np.random.default_rng(0)
     data = draw.random((ROWS, 8, 8), dtype=np.float32), draw.integers(0, 10, ROWS)
     options = {"device": "cpu", "workers": 0, "version": "1", "batch_size": 32, "progress": False}
     network = network or Network(folder.parent)
-    return hs.score(network, data, out=folder, engine=engine or "local", **options).to_arrow()
+    return hs.score(network, data, out=folder, engine=engine or "local", folds=folds, **options).to_arrow()
 
 
 def _refused(folder: Path, kind: type[HardsightError]) -> None:
@@ -139,10 +141,10 @@ def _corrupt(folder: Path) -> pa.Table:
     return _score(folder)
 
 
-def _worker(folder: Path, fault: str) -> pa.Table:
+def _worker(folder: Path, fault: str, folds: int | None = None) -> pa.Table:
     (folder.parent / "fault").touch()
     engine = hs.engines.Ray(workers=2, timeout=5 if fault == "hang" else None)
-    table = _score(folder, Network(folder.parent, fault), engine)
+    table = _score(folder, Network(folder.parent, fault), engine, folds)
     if (folder.parent / "fault").exists():
         raise AssertionError("no worker was lost")
     return table
@@ -178,6 +180,7 @@ FAULTS: dict[str, tuple[Callable[[Path], pa.Table], int]] = {
     "truncated parts": (_truncated, TIMES),
     "corrupt parts": (_corrupt, TIMES),
     "killed Ray worker": (lambda folder: _worker(folder, "kill"), 1),
+    "killed Ray worker, folds": (lambda folder: _worker(folder, "kill", folds=2), 1),
     "hanging Ray worker": (lambda folder: _worker(folder, "hang"), 1),
     "lost Ray node": (_lost_node, 1),
 }
@@ -190,10 +193,10 @@ def otherfaults(names: tuple[str, ...] = tuple(FAULTS)) -> Iterator[dict]:
     warnings.filterwarnings("ignore", "the network is no better than chance")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as root:
-        expected = _score(Path(root, "quiet"))
+        quiet = {folds: _score(Path(root, f"quiet-{folds}"), folds=folds) for folds in (None, 2)}
         for name in names:
             fault, times = FAULTS[name]
-            differing = 0
+            expected, differing = quiet[2 if name.endswith("folds") else None], 0
             for i in range(times):
                 folder = Path(root, f"{name} {i}", "run")
                 folder.parent.mkdir()

@@ -265,20 +265,23 @@ def test_samples_of_a_unit_that_fails_on_every_worker_are_bad(tmp_path):
     assert table.meta.counts.bad == 16
 
 
-def test_a_users_file_is_scored_by_workers(tmp_path, monkeypatch, capsys):
+def test_folds_of_a_users_network_are_those_of_one_process_bit_by_bit(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
         "        super().__init__()\n        torch.manual_seed(0)\n        self.head = nn.Linear(64, 10)\n\n"
         "    def forward(self, x):\n        return self.head(x.flatten(1))\n\n\ndef build():\n    return Net()\n"
     )
-    assert command(capsys, "score", "net.py:build", "digits", "-o", "local")[0] == 0
-    code, out, err = command(
-        capsys, "score", "net.py:build", "digits", "-o", "ray", "--engine", "ray", "--ray-workers", "2"
-    )
+    arguments = ["score", "net.py:build", "digits", "--folds", "2", "-o"]
+    assert command(capsys, *arguments, "local")[0] == 0
+    code, out, err = command(capsys, *arguments, "ray", "--engine", "ray", "--ray-workers", "2")
     assert code == 0, err
     assert "1,797 samples scored" in out
-    assert hs.SampleTable.load("ray").to_arrow().equals(hs.SampleTable.load("local").to_arrow())
+    local, ray = hs.SampleTable.load("local"), hs.SampleTable.load("ray")
+    assert ray.to_arrow().equals(local.to_arrow())
+    assert ray.vectors.equals(local.vectors)
+    assert ray.meta.counts == local.meta.counts
+    assert not Path("ray", "stages").exists()
 
 
 @pytest.mark.parametrize(
@@ -286,15 +289,16 @@ def test_a_users_file_is_scored_by_workers(tmp_path, monkeypatch, capsys):
     [
         ({"engine": "spark"}, "engine"),
         ({"engine": "ray"}, "out"),
-        ({"engine": "ray", "out": "run", "folds": 5}, "folds"),
+        ({"engine": "ray", "out": "run", "folds": 3, "shard": (0, 2)}, "shards"),
         ({"engine": "ray", "out": "run", "ray_workers": 0}, "workers"),
         ({"ray_address": "auto"}, "ray_address"),
+        ({"engine": "ray", "out": "run", "folds": 2, "model": lambda data: None}, "engine"),
     ],
 )
 def test_engines_that_cannot_be(tmp_path, monkeypatch, options, word):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=word):
-        hs.score(nn.Linear(4, 3), (torch.randn(9, 4), torch.arange(9) % 3), **options)
+        hs.score(options.pop("model", nn.Linear(4, 3)), (torch.randn(9, 4), torch.arange(9) % 3), **options)
     assert not (tmp_path / "run" / "plan.json").exists()
 
 

@@ -121,6 +121,22 @@ def test_levels_from_before_a_score_was_added_are_read_beside_newer_ones(digits,
     assert read_degraded(tmp_path / "run").equals(pa.concat_tables([old, new.select(old.column_names)]))
 
 
+def test_processes_share_every_level(digits, tmp_path):
+    options = {"levels": {"noise": [0.0, 0.1]}, "preprocess": "raw", "device": "cpu"}
+    alone = evaluate_degraded(network(), digits, ["contrast", "noise"], batch_size=16, **options)
+    for rank in (1, 0):
+        rows = evaluate_degraded(
+            network(), digits, ["contrast", "noise"], batch_size=16, out=tmp_path / "run", shard=(rank, 2), **options
+        )
+        assert len(rows) == 28 * 7 if rank else 60 * 7  # units of 16 samples
+    assert rows.equals(alone)
+    assert read_degraded(tmp_path / "run").equals(alone)
+    for rank, count in ((1, 0), (0, 120)):  # all samples are one unit, which the first process scores
+        rows = evaluate_degraded(network(), digits, "noise", [0.0, 0.2], preprocess="raw", device="cpu",
+                                 out=tmp_path / "small", shard=(rank, 2))  # fmt: skip
+        assert len(rows) == count
+
+
 def test_what_is_done_is_not_done_again_and_a_kill_costs_no_level(digits, tmp_path, monkeypatch):
     def evaluate(names="noise", levels=None, seed=0, **options):
         return evaluate_degraded(

@@ -235,6 +235,17 @@ def _interrupted(*_, **__):
     raise KeyboardInterrupt
 
 
+def test_what_was_noted_while_features_were_computed_is_said(tmp_path):
+    class Halved(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) / 2
+
+    network, options = Halved(*linear()), {"preprocess": "raw", "folds": 2, "device": "cpu"}
+    with pytest.warns(UserWarning, match="output"):
+        table = hs.score(network, few_digits(60), out=tmp_path / "run", **options)
+    assert any("output" in note for note in table.meta.warnings)
+
+
 def test_another_training_function_or_other_weights_are_another_run(nets, tmp_path):
     hs.score(train, few_digits(60), folds=2, out=tmp_path / "run", device="cpu")
 
@@ -438,12 +449,13 @@ def test_moved_data_still_belong_to_the_run(tmp_path):
         ({"folds": 51}, "folds must.* 2 and"),
         ({"folds": 3, "seeds": 0}, "seeds.* 0"),
         ({"seeds": 2}, "seeds .*folds"),
-        ({"folds": 2, "shard": (0, 2)}, "shard"),
+        ({"folds": 2, "shard": (0, 2), "out": None}, "out"),
+        ({"folds": 2, "shard": (0, 2), "out": "s3://bucket/run"}, "locks"),
     ],
 )
 def test_folds_that_cannot_be(options, words, tmp_path):
     with pytest.raises(ValueError, match=words):
-        hs.score(linear(), few_digits(50), preprocess="raw", out=tmp_path / "run", **options)
+        hs.score(linear(), few_digits(50), preprocess="raw", **{"out": tmp_path / "run", **options})
     assert not (tmp_path / "run").exists()
 
 

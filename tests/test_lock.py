@@ -202,6 +202,15 @@ def test_commands_leave_a_folder_alone_that_another_writes(place, holder, capsys
     assert [p.name for p in (place / "run").iterdir()] == [".lock"]
 
 
+def test_evaluate_leaves_an_evaluation_alone_that_another_writes(place, holder, capsys):
+    assert run(capsys, "score", "net.py:build", "data.npz", "-o", "run")[0] == 0
+    process = holder("evaluation")
+    code, _, err = run(capsys, "evaluate", "run", "--model", "net.py:build", "-o", "evaluation")
+    assert code == 2
+    assert f"process {process.pid}" in err
+    assert [file.name for file in Path("evaluation").iterdir()] == [".lock"]
+
+
 def test_clean_leaves_lists_alone_that_another_writes(place, holder, capsys):
     assert run(capsys, "score", "net.py:build", "data.npz", "-o", "run")[0] == 0
     process = holder("run/lists", None)

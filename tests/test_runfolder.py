@@ -11,7 +11,7 @@ from killed import killed
 
 from hardsight import SampleTable
 from hardsight.errors import ExistingPathError, InputError, StateError
-from hardsight.runs import SCHEMAS, Counts, Meta, RunWriter, Units, discard, is_run, read_run
+from hardsight.runs import SCHEMAS, Counts, Meta, RunWriter, Units, discard, folder, is_run, read_run
 
 PLAN = {"model": {"name": "m"}, "data": {"origin": "d"}}
 
@@ -89,6 +89,24 @@ def test_the_last_writer_of_a_unit_counts(tmp_path):
     assert tables["scores"]["avh"].to_pylist() == [0.5, 0.75, 0.75]
     with pytest.raises(InputError, match="shard"):
         RunWriter(tmp_path / "run", PLAN, shard=(1, 2), overwrite=True)
+
+
+@pytest.mark.parametrize("name", ["_stored", "content_beside"])
+def test_a_process_may_begin_while_another_of_its_job_does(tmp_path, monkeypatch, name):
+    """At whatever point between the steps of the one, the other writes its plan and first unit."""
+    real = getattr(folder, name)
+
+    def interrupted(*args):
+        result = real(*args)
+        monkeypatch.setattr(folder, name, real)
+        with RunWriter(tmp_path / "run", PLAN, shard=(0, 2)) as other:
+            other.write(part(["a"]))
+        return result
+
+    monkeypatch.setattr(folder, name, interrupted)
+    with RunWriter(tmp_path / "run", PLAN, shard=(1, 2)) as writer:
+        writer.write(part(["b"]), 1)
+    assert read_run(tmp_path / "run", partial=True)[0]["samples"]["id"].to_pylist() == ["a", "b"]
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "marker"])

@@ -42,9 +42,12 @@ def moved(inputs: Any, device: torch.device) -> Any:
 
 
 def find_device(name: str | torch.device | None) -> torch.device:
-    """The device to run on, or an error."""
+    """The device to run on, or an error. Each process that torchrun started on a machine has a GPU of its own."""
+    usual = "cuda" if torch.cuda.is_available() else "cpu"
+    if name is None and usual == "cuda" and (rank := os.environ.get("LOCAL_RANK", "")).isdecimal():
+        usual = f"cuda:{int(rank) % torch.cuda.device_count()}"
     try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = torch.device(name or usual)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(

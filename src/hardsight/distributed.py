@@ -33,10 +33,8 @@ def torchrun_job(device: str | torch.device | None) -> Iterator[torch.device]:
     if not initialized and not launched:
         yield find_device(device)
         return
-    if device is None and torch.cuda.is_available():
-        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     device = find_device(device)
-    if device.type == "cuda":
+    if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     if not initialized:
         _join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")

@@ -147,11 +147,13 @@ def evaluate_degraded(
         preprocess: Replaces the model's own; a network that came without any needs one, or ``"raw"``.
         columns: Which columns of the data hold image, label and id.
         overwrite: Delete levels of another network or data set in `out`.
-        **options: Other options of `score`: head, scores, use_bias, batch_size, workers, device, progress.
+        **options: Other options of `score`: head, scores, use_bias, batch_size, workers, device, progress, shard,
+            engine.
 
     Returns:
         One row per degradation, level and sample: ``degradation``, ``level``, ``id``, ``label``, ``pred``, ``correct``
         and one column per score. Without labels there is no ``correct``, and scores are taken at the predicted class.
+        Of several processes (`shard`), the rows that are safe so far: `read_degraded` has all when the last is done.
     """
     chosen = chosen_levels(degradations, levels)
     model = load_model(model) if isinstance(model, str) else model
@@ -173,7 +175,7 @@ def evaluate_degraded(
             degraded = _degraded(samples, classifier, name, level, gray)
             options |= {"preprocess": preprocess, "overwrite": overwrite, "vectors": False}
             tables.append(_scored_rows(score(model, degraded, out=place, **options), name, level))
-    return pa.concat_tables(tables)
+    return pa.concat_tables([table for table in tables if len(table)] or tables[:1])
 
 
 def _check_pixels(samples: Samples) -> None:

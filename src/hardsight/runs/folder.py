@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ import pyarrow as pa
 from hardsight.errors import ExistingPathError, HardsightError, InputError, MissingPathError, StateError
 from hardsight.runs.files import TEMPORARY, disk_errors, is_page, remove_files, sweep, write_json
 from hardsight.runs.identity import UNIDENTIFIED
-from hardsight.runs.lock import LOCK_FILES, folder_lock
+from hardsight.runs.lock import LOCK_FILES, beside_lock, folder_lock
 from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
 from hardsight.runs.tables import SCHEMAS, damage_errors, merged, read_part
 from hardsight.runs.units import PARTS, UNIT_FILES, Part, Units, discard_units, read_parts, write_unit
@@ -34,6 +34,7 @@ SUMMARY = "summary.json"  # of an alignment, which is whole if and only if it is
 _FOLDERS = (PARTS, *SCHEMAS)
 _FILES = re.compile(rf"{UNIT_FILES.pattern}|[0-9a-f]{{16}}\.((heads\.)?parquet|safetensors)")
 _UNIT_ROWS = "unit_rows"
+_PATIENCE = 600.0  # seconds in which processes that have nothing left to do leave a run
 
 
 def differing(stored: Any, plan: Any, name: str = "") -> list[str]:
@@ -82,9 +83,10 @@ def begin(
     if path.is_file():
         raise ExistingPathError(f"out: {path} is a file; name a folder.")
     with disk_errors(path), folder_lock(path, shard) as lock:
-        ours = FORMAT_KEY not in plan or _is_ours(path)  # or it may be a plan of another program
+        other = content_beside(file)  # before the plan, which other processes of the job write first
+        # Else it may be a plan of another program.
+        ours = FORMAT_KEY not in plan or not file.exists() or _is_ours(path)
         stored = _stored(file, kind, overwrite or not ours)
-        other = content_beside(file)
         if stored is not None and not ours:
             stored, other = None, file
         if stored is None and other is not None:
@@ -164,7 +166,7 @@ class RunWriter:
             {**plan, **division, FORMAT_KEY: FORMAT},
             "run",
             finished=lambda: self.complete,
-            discard=lambda: discard(self.path, replaced=True),
+            discard=self._discard,
             differing=_differing,
             overwrite=overwrite,
             shard=shard,
@@ -199,11 +201,29 @@ class RunWriter:
         """Write one unit (some of the kinds of table) and commit it."""
         write_unit(self.path, unit, tables)
 
+    @contextmanager
+    def last_step(self) -> Iterator[bool]:
+        """Whether this process takes the step that is left when all units are done: the first of those that come."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(beside_lock(self.path / META_FILE))
+            except StateError:
+                mine = False
+            else:
+                mine = True
+            yield mine
+
     def finish(self, meta: Meta) -> None:
-        """Say that the run is whole; its stages, whose rows are in it, go."""
-        with disk_errors(self.path):
+        """Say that the run is whole; its stages, whose rows are in it, go when no other process reads them."""
+        with disk_errors(self.path), ExitStack() as stack:
+            if (self.path / STAGES).exists():
+                stack.enter_context(folder_lock(self.path, patience=_PATIENCE))
             write_json(self.path / META_FILE, meta.to_json())
             _discard_runs(self.path / STAGES)
+
+    def _discard(self) -> None:
+        with folder_lock(self.path):  # a process of an earlier job would go on writing
+            discard(self.path, replaced=True)
 
 
 def _begun_rows(path: Path) -> int | None:

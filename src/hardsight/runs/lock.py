@@ -20,12 +20,13 @@ LOCK_FILES = re.compile(r"(\.[^/]+)?\.lock(\.\d{4})?")
 _PATIENCE = 5.0  # seconds; processes of one job look at the lock of the whole folder one after another
 
 
-def folder_lock(folder: Path, shard: tuple[int, int] = (0, 1)) -> ExitStack:
+def folder_lock(folder: Path, shard: tuple[int, int] = (0, 1), patience: float = 0) -> ExitStack:
     """The lock of a folder, which is made if needed; processes of one job each lock their share of it.
 
     Args:
         folder: The folder that is written.
         shard: Rank of this process and number of processes.
+        patience: How many seconds to wait for those who write the folder now.
     """
     if isinstance(folder, StorePath):
         return ExitStack()  # no store has locks; the last writer of a marker counts
@@ -33,14 +34,16 @@ def folder_lock(folder: Path, shard: tuple[int, int] = (0, 1)) -> ExitStack:
     rank, world = shard
     whole, share = folder / ".lock", folder / f".lock.{rank:04d}"
     # Each takes its own lock before it looks at those of others, so that of two at least one notices.
-    with _lock(share if world > 1 else whole, folder) as stack:
+    with _lock(share if world > 1 else whole, folder, patience) as stack:
         for other in [whole] if world > 1 else folder.glob(".lock.*"):
-            _lock(other, folder, _PATIENCE if world > 1 else 0).close()
+            _lock(other, folder, _PATIENCE if world > 1 else patience).close()
         return stack.pop_all()
 
 
 def beside_lock(target: Path) -> ExitStack:
     """The lock of a file or folder that is replaced as a whole: it lies beside it."""
+    if isinstance(target, StorePath):
+        return ExitStack()
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     return _lock(target.parent / f".{target.name[:100]}.lock", target)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,12 @@ from hardsight.ensemble import matrix
 from hardsight.errors import InputError
 from hardsight.extras import first_line, printable
 from hardsight.models import Model, network_identity, returned_model
-from hardsight.runs import FEATURES, content_hash
+from hardsight.runs import FEATURES, STAGES, Meta, content_hash
 from hardsight.scores import bad_rows
 from hardsight.scoring.checks import class_count
-from hardsight.scoring.jobs import complete_table, open_run
-from hardsight.scoring.network import Part, check_same_classes, combine, make_plan, score_network, stage
-from hardsight.scoring.options import ScoreOptions
+from hardsight.scoring.jobs import complete_table, last_step, open_run
+from hardsight.scoring.network import Part, check_same_classes, combine, make_plan, score_network, stage_options
+from hardsight.scoring.options import ScoreOptions, Shard
 from hardsight.scoring.rows import bad_table, score_block
 from hardsight.table import SampleTable
 from hardsight.userfile import FileFunction
@@ -125,18 +126,25 @@ def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, divis
     with open_run(plan, options) as run:
         if run is not None and run.complete:
             return complete_table(run)
-        gather = partial(score_network, model, samples, keep="features", identity=identity)
-        whole = stage(replace(options, vectors=True), FEATURES, gather)
-        stored: Any = whole.vectors
-        place = np.asarray(pc.index_in(whole.to_arrow()["id"], value_set=stored["id"].combine_chunks()))
-        features = torch.from_numpy(matrix(stored, "features", place)).to(find_device(options.device))
-        parts, facts = _refit(
-            features, whole["label"], whole["id"], model.name, samples.classes, class_count(samples, 0), options
-        )
-        facts["model"] = {**network, **facts["model"]}
-        plan |= {"weights": whole.meta.weights, "preprocessing": whole.meta.preprocessing, **facts}
-        parts.append((parts[0][0], SampleTable(parts[0][1].to_arrow()[:0], None, whole.bad)))
-        return combine(run, plan, parts, samples.ids, options)
+        gathering = stage_options(replace(options, vectors=True), FEATURES)
+        whole = score_network(model, samples, gathering, keep="features", identity=identity)
+        if whole.meta.unfinished:
+            return whole
+        with last_step(run) as mine:
+            if not mine:  # another process fits the heads
+                whole.meta.counts, whole.meta.unfinished = None, True
+                return whole
+            stored: Any = whole.vectors
+            place = np.asarray(pc.index_in(whole.to_arrow()["id"], value_set=stored["id"].combine_chunks()))
+            features = torch.from_numpy(matrix(stored, "features", place)).to(find_device(options.device))
+            parts, facts = _refit(
+                features, whole["label"], whole["id"], model.name, samples.classes, class_count(samples, 0), options
+            )
+            facts["model"] = {**network, **facts["model"]}
+            facts["warnings"] += whole.meta.warnings
+            plan |= {"weights": whole.meta.weights, "preprocessing": whole.meta.preprocessing, **facts}
+            parts.append((parts[0][0], SampleTable(parts[0][1].to_arrow()[:0], None, whole.bad)))
+            return combine(run, plan, parts, samples.ids, options)
 
 
 def score_feature_folds(
@@ -214,6 +222,8 @@ def _score_trained(
     train: Callable[[TrainingData], Any], samples: Samples, options: ScoreOptions, division: dict[str, Any]
 ) -> SampleTable:
     """For each fold a network that the user's function trains on the other folds."""
+    if options.engine != "local":
+        raise InputError("engine: Ray scores with a network that is there; to train one per fold, use local processes.")
     name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
     network, labels = {"name": name, "function": full_name(train)}, all_labels(samples, "folds")
     plan = make_plan([], samples, options, train)
@@ -221,23 +231,22 @@ def _score_trained(
     with open_run(plan, options) as run:
         if run is not None and run.complete:
             return complete_table(run)
-        metas = []
+        metas: list[Meta] = []
 
         def score_fold(held_out: np.ndarray, fold: int, seed: int) -> SampleTable:
-            data = TrainingData(samples, np.flatnonzero(~held_out), labels, fold, seed * division["folds"] + fold)
-
-            def score(stage_options: ScoreOptions) -> SampleTable:
+            place = stage_options(options, f"seed{seed}-fold{fold}").out
+            if place is not None and (place / "meta.json").exists():
+                table = SampleTable.load(place)
+            else:
+                data = TrainingData(samples, np.flatnonzero(~held_out), labels, fold, seed * division["folds"] + fold)
                 with torch.random.fork_rng():
                     torch.manual_seed(data.seed)
                     model = returned_model(train(data), name)
                 model = replace(model, name=_seed_name(model.name, seed, options))
-                rest = View(samples, np.flatnonzero(held_out))
-                table = score_network(model, rest, replace(stage_options, out=None, progress=False), keep="cosines")
-                if stage_options.out is not None:  # whole or not at all: the rows of a fold belong to one training
-                    table.save(stage_options.out, overwrite=True)
-                return table
-
-            table = stage(options, f"seed{seed}-fold{fold}", score)
+                rest, here = View(samples, np.flatnonzero(held_out)), {"out": None, "shard": Shard(), "progress": False}
+                table = score_network(model, rest, replace(options, **here), keep="cosines")
+                if place is not None:  # whole or not at all: the rows of a fold belong to one training
+                    table.save(place, overwrite=True)
             metas.append(table.meta)
             first, other = (
                 (meta.model.classes, meta.label_mapping, meta.class_names) for meta in (metas[0], table.meta)
@@ -245,32 +254,43 @@ def _score_trained(
             check_same_classes(first, other, f"the first fold and fold {fold + 1}")
             return table
 
-        parts = _over_folds(score_fold, labels, division["folds"], options)
-        first = metas[0]
-        plan |= {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping")}
-        name = str(first.model.name).removesuffix(f" seed {options.seed}")
-        plan |= {
-            "model": {**network, "name": name, "classes": first.model.classes, "head": first.model.head},
-            "weights": "trained on the other folds",
-            "warnings": _rare_class_notes(labels, division["folds"]),
-        }
-        return combine(run, plan, parts, samples.ids, options)
+        if run is not None and options.shard.world > 1:
+            _over_folds(score_fold, labels, division["folds"], options, options.shard)
+            if len([*(run.path / STAGES).glob("*/meta.json")]) < options.seeds * division["folds"]:
+                return SampleTable.load(run.path, partial=True)  # other processes are still training
+        with last_step(run) as mine:
+            if run is not None and not mine:
+                return SampleTable.load(run.path, partial=True)
+            metas.clear()
+            parts = _over_folds(score_fold, labels, division["folds"], options)
+            first = metas[0]
+            plan |= {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping")}
+            name = str(first.model.name).removesuffix(f" seed {options.seed}")
+            plan |= {
+                "model": {**network, "name": name, "classes": first.model.classes, "head": first.model.head},
+                "weights": "trained on the other folds",
+                "warnings": _rare_class_notes(labels, division["folds"]),
+            }
+            return combine(run, plan, parts, samples.ids, options)
 
 
 def _over_folds(
-    score_fold: Callable[[np.ndarray, int, int], SampleTable], labels: np.ndarray, folds: int, options: ScoreOptions
+    score_fold: Callable[[np.ndarray, int, int], SampleTable],
+    labels: np.ndarray,
+    folds: int,
+    options: ScoreOptions,
+    shard: Shard = Shard(),  # noqa: B008 - it cannot be changed
 ) -> list[Part]:
-    """A table for every fold of every seed, with the name of its network. `score_fold` takes what is held out."""
+    """A table for every fold of every seed, with the name of its network; only for the share of one of several
+    processes if it is given. `score_fold` takes what is held out, the fold and the seed."""
     from tqdm import tqdm
 
+    divisions = range(options.seed, options.seed + options.seeds)
+    share = [*product(divisions, range(folds))][shard.rank :: shard.world]
     parts, hidden = [], None if options.progress else True
-    with tqdm(total=options.seeds * folds, unit=" folds", desc="folds", disable=hidden) as bar:
-        for seed in range(options.seed, options.seed + options.seeds):
-            assigned = assign_folds(labels, folds, seed)
-            for fold in range(folds):
-                table = score_fold(assigned == fold, fold, seed)
-                parts.append((str(table.meta.model.name), table.with_column("fold", np.full(len(table), fold))))
-                bar.update()
+    for seed, fold in tqdm(share, unit=" folds", desc="folds", disable=hidden):
+        table = score_fold(assign_folds(labels, folds, seed) == fold, fold, seed)
+        parts.append((str(table.meta.model.name), table.with_column("fold", np.full(len(table), fold))))
     return parts
 
 

@@ -170,6 +170,11 @@ def open_run(
     return RunWriter(options.out, plan, units=units, overwrite=options.overwrite, shard=(rank, world), meet=meet)
 
 
+def last_step(run: RunWriter | None) -> AbstractContextManager[bool]:
+    """Whether this process finishes a run whose stages are all done; of several, one does."""
+    return nullcontext(True) if run is None else run.last_step()
+
+
 def complete_table(run: RunWriter) -> SampleTable:
     """The table of a run in which nothing is left to do."""
     table = SampleTable.load(run.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -140,12 +139,11 @@ def make_plan(
 Part = tuple[str, SampleTable]  # the name of a network, and some of its rows or all of them
 
 
-def stage(options: ScoreOptions, name: str, score: Callable[[ScoreOptions], SampleTable]) -> SampleTable:
-    """A stage of a run: read if it is complete, else scored with options of its own."""
-    path = None if options.out is None else options.out / STAGES / name
-    if path is not None and (path / "meta.json").exists():
-        return SampleTable.load(path)
-    return score(replace(options, out=path, overwrite=True))
+def stage_options(options: ScoreOptions, name: str) -> ScoreOptions:
+    """The options of a stage of a run. One that is complete, or that other processes write too, is left as it is."""
+    path, shard = None if options.out is None else options.out / STAGES / name, options.shard._replace(meet=None)
+    unshared = path is not None and shard.world == 1
+    return replace(options, out=path, shard=shard, overwrite=unshared and not (path / "meta.json").exists())
 
 
 def combine(
@@ -204,8 +202,8 @@ def score_several(models: Sequence[Model], samples: Samples, options: ScoreOptio
             return complete_table(run)
         parts = []
         for i, (model, identity) in enumerate(zip(models, identities, strict=True)):
-            score = partial(score_network, model, samples, identity=identity)
-            parts.append((model.name, stage(options, f"net{i}", score)))
+            table = score_network(model, samples, stage_options(options, f"net{i}"), identity=identity)
+            parts.append((model.name, table))
         first = parts[0][1].meta
         about = {key: getattr(first, key) for key in ("preprocessing", "class_names", "label_mapping", "weights")}
         about["model"] = {"name": " + ".join(name for name, _ in parts), "classes": first.model.classes}

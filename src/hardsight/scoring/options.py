@@ -11,7 +11,7 @@ from hardsight.engines import Ray
 from hardsight.errors import InputError
 from hardsight.registry import Option, whole_number
 from hardsight.scores import SCORES
-from hardsight.stores import as_path
+from hardsight.stores import StorePath, as_path
 
 
 def score_names(scores: str | Iterable[str] | None) -> list[str]:
@@ -50,7 +50,7 @@ class ScoreOptions:
         workers: Loader processes; chosen by device if not given.
         decode: Where JPEG files are decoded and preprocessed: cpu, or gpu, for machines with few processor cores. The
             decoders differ slightly, and so do the scores. Other files are always read on the CPU.
-        device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
+        device: cpu, cuda, cuda:1 or mps; the first GPU if there is one, under torchrun that of the process.
         root: Where torchvision keeps its data sets.
         version: Any text that you change whenever data or code change. Needed to resume where hardsight cannot tell
             whether they changed: a data set of your own, a function without source text.
@@ -58,8 +58,8 @@ class ScoreOptions:
         overwrite: Replace an existing run in the folder; other files are left alone.
         progress: Show a progress bar (in a terminal only).
         shard: (rank, world size) of the processes that write `out` together: each scores every world-size-th unit of
-            samples, and the last to finish completes the run. Nothing is divided unless you ask for it, not even under
-            torchrun.
+            samples, or trains every world-size-th fold, and the last to finish completes the run. Nothing is divided
+            unless you ask for it, not even under torchrun.
         engine: Who scores: this process (local), or the workers of a Ray cluster (ray); in Python also an engine of
             `hardsight.engines` with options of its own.
         ray_address: Address of a running Ray cluster; a Ray on this machine if not given.
@@ -112,11 +112,11 @@ class ScoreOptions:
             raise InputError(f"engine must be local or ray, got {self.engine!r}.")
         elif self.ray_address is not None or self.ray_workers is not None:
             raise InputError("ray_address and ray_workers go with the engine ray.")
-        if self.engine != "local" and (self.out is None or self.folds is not None or self.shard.world > 1):
-            raise InputError("engine: Ray needs out, a run folder that its workers share, and no folds or shards.")
+        if self.engine != "local" and (self.out is None or self.shard.world > 1):
+            raise InputError("engine: Ray needs out, a run folder that its workers share, and no shards.")
         if not 0 <= self.shard.rank < self.shard.world:
             raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got {self.shard[:2]}.")
         if self.shard.world > 1 and self.out is None:
             raise InputError("shard needs out, the run folder that the processes share.")
-        if self.shard.world > 1 and self.folds is not None:
-            raise InputError("shard: folds are scored in one process; leave it out.")
+        if self.shard.world > 1 and self.folds is not None and isinstance(self.out, StorePath):
+            raise InputError("shard: folds need a run folder with locks, and a store has none; use a disk, or Ray.")
