@@ -8,7 +8,7 @@ from PIL import Image
 
 from hardsight.studies import STUDIES, Cell, read_results, study
 from hardsight.studies.declared import adaptation, labels
-from hardsight.studies.tables import published
+from hardsight.studies.tables import Results, published
 
 # as el-log-end, el-images, amc-sweep
 SAME_CELLS = {"el-rates", "el-mnist", "weighting", "amc-pairs", "el-image-rates", "amc-images"}
@@ -144,3 +144,13 @@ def test_planted_errors_have_their_share_and_kind(name):
         assert (noisy[wrong] == confused[clean[wrong]]).all()
     elif wrong.any():
         assert len(set((noisy - clean)[wrong] % 10)) == 9
+
+
+def test_titles_say_what_networks_start_from():
+    titles = [title for title, _ in read_results("pacs", "docs/results/pacs.csv").tables()]
+    assert all(title.endswith("from scratch") for title in titles)
+    rows = [{"network": "cnn10", "loss": "ce", "target": "photo", "selection": "last", "seed": 0, "accuracy": 0.9}]
+    for extra, end in (({"weights": "imagenet.pt"}, "from imagenet.pt"), ({}, "in %")):
+        results = Results(STUDIES["pacs"], [rows[0] | extra], None, 1)
+        assert [title.endswith(end) for title, _ in results.tables()] == [True]
+    assert "scratch" not in read_results("proteins", "docs/results/proteins.csv").text()

@@ -1,6 +1,7 @@
 """Leave-one-domain-out: what is trained on, what is held out, and how a network is selected."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -68,6 +69,12 @@ def test_bad_domains_are_refused(folder):
         leave_one_out("small-cnn", parts, "a", out=folder / "run", validation=0)
     with pytest.raises(hs.HardsightError, match="domains"):
         leave_one_out("small-cnn", parts, "a", without=["b", "c"], out=folder / "run")
+    for seed in (-1, 1.5):
+        with pytest.raises(hs.HardsightError, match="seed"):
+            leave_one_out("small-cnn", parts, "a", out=folder / "run", seed=seed)
+    for data in (folder, ["a"], {"a": "digits", "b": "digits"}):  # not what open_domains returns
+        with pytest.raises(hs.HardsightError, match="open_domains"):
+            leave_one_out("small-cnn", data, "a", out=folder / "run")
 
 
 def test_training_sees_neither_the_target_nor_what_is_held_out(tmp_path, monkeypatch):
@@ -107,6 +114,34 @@ def test_training_sees_neither_the_target_nor_what_is_held_out(tmp_path, monkeyp
     np.testing.assert_allclose(share * run.validation + (1 - share) * run.test, history, atol=1e-6)
 
 
+def test_what_is_held_out_follows_the_seed_and_leaves_a_sample_of_every_class(tmp_path, monkeypatch):
+    images, labels = load_digits()[0], np.array([0] * 10 + [1] * 2 + [2])
+    parts = {name: ArraySamples(images[: len(labels)], labels, name, name) for name in "ab"}
+    trained_on = []
+
+    def spy(model, data, test, **options):
+        trained_on.append(set(data.ids))
+        assert set(data.labels.tolist()) == {0, 1, 2}
+        raise RuntimeError("seen enough")
+
+    monkeypatch.setattr(dg, "train", spy)
+    for seed in (0, 0, 1):
+        with pytest.raises(RuntimeError, match="seen enough"):
+            leave_one_out("small-cnn", parts, "a", out=tmp_path / "run", validation=0.5, seed=seed)
+    assert trained_on[0] == trained_on[1] != trained_on[2]
+
+
+def test_a_domain_may_be_called_as_what_is_held_out(tmp_path):
+    """Its samples are tested on; they must not count among those that select the epoch."""
+    parts = digits_by_domain()
+    renamed = {{"c": "held out"}.get(name, name): part for name, part in parts.items()}
+    options = {"recipe": RECIPE, "device": "cpu", "progress": False}
+    first = leave_one_out("small-cnn", parts, "c", out=tmp_path / "1", **options)
+    second = leave_one_out("small-cnn", renamed, "held out", out=tmp_path / "2", **options)
+    np.testing.assert_array_equal(first.validation, second.validation)
+    np.testing.assert_array_equal(first.test, second.test)
+
+
 def test_selection():
     run = DomainRun("sketch", np.array([0.5, 0.9, 0.9, 0.7]), np.array([0.1, 0.2, 0.4, 0.3]), None)
     assert [run.epoch(how) for how in ("train-domain", "last", "oracle")] == [2, 4, 3]
@@ -140,8 +175,9 @@ def test_bad_options_and_images_are_one_sentence(folder, tmp_path):
         with pytest.raises(hs.HardsightError, match=named):
             best_option("small-cnn", parts, "a", options, out=tmp_path / "none", recipe=RECIPE)
     assert not (tmp_path / "none").exists()
-    with pytest.raises(hs.HardsightError, match="sample 1"):
-        open_domains("digits", ["a", None] + ["b"] * 1795)
+    for missing in (None, "", float("nan"), pd.NA, pd.NaT):
+        with pytest.raises(hs.HardsightError, match="sample 1"):
+            open_domains("digits", ["a", missing] + ["b"] * 1795)
     (folder / "photo" / "cat" / "1.png").write_bytes(b"no image")
     with pytest.raises(hs.HardsightError, match=r"cat/1\.png"):
         decoded(open_domains(folder)["photo"], 8)

@@ -1,5 +1,7 @@
 """Graphs: the TU format, the network, early stopping, and scoring of torch-geometric's own objects."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +58,7 @@ def test_the_text_files_of_a_tu_data_set(tmp_path):
         {"A": "1, 9\n"},
         {"A": "1, x\n"},
         {"node_labels": "1\n2\n"},
+        {"node_labels": "", "node_attributes": ""},
     ],
 )
 def test_bad_files_are_refused(tmp_path, changes):
@@ -108,15 +111,38 @@ def test_training_stops_and_keeps_the_network_of_the_best_epoch(tmp_path):
     assert (same.best, same.test) == (run.best, run.test)
 
 
-def test_a_deferred_bonus_changes_nothing_before_it_begins():
-    graphs = rings_and_stars()
-    options = {"device": "cpu", "patience": 50, "lr": 0.01}
-    first, deferred, at_once = (
-        next(train_graphs(graphs, loss=loss, most_epochs=1, **options).model.parameters())
-        for loss in ("ce", "el:0.5,defer=2", "el:0.5")
-    )
-    torch.testing.assert_close(first, deferred)
-    assert not torch.allclose(first, at_once)
+def test_the_first_epoch_that_is_best_by_validation_is_kept(monkeypatch):
+    """With accuracies that differ between the parts and repeat; dropout is on again after each evaluation."""
+    scripted = iter([(0.5, 0.1), (0.6, 0.2), (0.6, 0.3), (0.5, 0.9), (0.9, 0.9)])
+    weights, training, waiting = [], [], []
+
+    def accuracy(network, batches):
+        if not waiting:
+            waiting.extend(next(scripted))
+            weights.append([weight.detach().clone() for weight in network.parameters()])
+        network.eval()
+        return waiting.pop(0)
+
+    forward = SAGPoolNet.forward
+    monkeypatch.setattr(graph_module, "_accuracy", accuracy)
+    monkeypatch.setattr(SAGPoolNet, "forward", lambda self, *x: training.append(self.training) or forward(self, *x))
+    run = train_graphs(rings_and_stars(), patience=2, most_epochs=9, lr=0.01, device="cpu")
+    assert (run.epochs, run.best, run.validation, run.test) == (4, 2, 0.6, 0.2)
+    assert all(map(torch.equal, run.model.parameters(), weights[1]))
+    assert not torch.equal(weights[1][0], weights[3][0])
+    assert all(training)
+
+
+def test_a_deferred_bonus_begins_after_its_epoch(monkeypatch):
+    rising = itertools.count()
+    monkeypatch.setattr(graph_module, "_accuracy", lambda network, batches: next(rising))  # keeps the last epoch
+    graphs, weights = rings_and_stars(), {}
+    for loss, epochs in itertools.product(("ce", "el:0.5,defer=1", "el:0.5"), (1, 2)):
+        run = train_graphs(graphs, loss=loss, most_epochs=epochs, lr=0.01, device="cpu")
+        weights[loss, epochs] = next(run.model.parameters())
+    torch.testing.assert_close(weights["ce", 1], weights["el:0.5,defer=1", 1])
+    assert not torch.allclose(weights["ce", 1], weights["el:0.5", 1])
+    assert not torch.allclose(weights["ce", 2], weights["el:0.5,defer=1", 2], atol=1e-4)
 
 
 class Whole(nn.Module):
@@ -149,6 +175,9 @@ def test_a_graph_without_nodes_is_a_bad_row_and_changed_graphs_are_other_data():
     table = hs.score(network, [*graphs, empty], device="cpu")
     assert len(table) == 12
     assert table.bad["id"].to_pylist() == ["data:12"]
+    half_labeled = [*graphs, data.Data(x=graphs[0].x, edge_index=graphs[0].edge_index)]
+    with pytest.raises(hs.HardsightError, match="only some of them have y"):
+        hs.score(network, half_labeled, device="cpu")
     before = hs.open_data(graphs).fingerprint()
     graphs[3].x = graphs[3].x + 1
     assert hs.open_data(graphs).fingerprint() != before
@@ -166,6 +195,12 @@ def test_a_graph_without_nodes_is_a_bad_row_and_changed_graphs_are_other_data():
         {"y": torch.tensor([0, 1])},
         {"y": torch.tensor([0.5])},
         {"edge_index": torch.tensor([[0], [6]])},  # of another graph, once they are end to end
+        {"edge_index": torch.tensor([[0.0], [1.0]])},
+        {"edge_index": torch.tensor([[0], [1], [2]])},
+        {"edge_index": torch.tensor([0, 1])},
+        {"y": torch.tensor([10**12])},
+        {"x": torch.ones(6, 2).double()},
+        {"x": torch.tensor(1.0)},
     ],
 )
 def test_a_graph_that_cannot_be_trained_on_is_named(change):
@@ -178,7 +213,12 @@ def test_a_graph_that_cannot_be_trained_on_is_named(change):
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"most_epochs": 0}, "most_epochs"), ({"batch_size": 0}, "batch_size"), ({"loss": "avh:16"}, "features")],
+    [
+        ({"most_epochs": 0}, "most_epochs"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"weight_decay": -1}, "weight_decay"),
+        ({"loss": "avh:16"}, "features"),
+    ],
 )
 def test_bad_options_are_refused(options, named):
     with pytest.raises(hs.HardsightError, match=named):
@@ -191,6 +231,7 @@ def test_bad_options_are_refused(options, named):
         {"A": "2, 1\n2, 3\n"},  # an edge between two graphs
         {"graph_indicator": ""},
         {"node_labels": "0\n1\n0\n1\n900000000\n"},
+        {"node_labels": "-9223372036854775808\n9223372036854775807\n0\n0\n0\n"},  # whose span is no 64-bit integer
     ],
 )
 def test_files_that_mix_graphs_or_fill_the_memory_are_refused(tmp_path, changes):

@@ -16,6 +16,9 @@ from hardsight.longtail import accuracy_by_frequency, long_tailed, long_tailed_c
 def test_counts_are_those_of_the_long_tailed_cifar(ratio):
     counts = long_tailed_counts([5000] * 10, ratio)
     assert counts.tolist() == [int(5000 * (1 / ratio) ** (k / 9)) for k in range(10)]
+    assert (
+        long_tailed_counts([9000, 5000, *[7000] * 8], ratio).tolist() == counts.tolist()
+    )  # the smallest class decides
     step = long_tailed_counts([5000] * 10, ratio, "step")
     assert step.tolist() == [5000] * 5 + [5000 // ratio] * 5
 
@@ -83,8 +86,11 @@ def test_a_retrained_head_sees_every_class_equally_often(monkeypatch):
         return original(weights, *args, **options)
 
     monkeypatch.setattr(torch, "multinomial", spy)
-    retrain_head(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)), data, epochs=1, device="cpu")
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    torch.nn.init.constant_(network[1].bias, 50)  # of the old head, so that it would be seen in the new one
+    retrained = retrain_head(network, data, epochs=1, device="cpu")
     np.testing.assert_allclose(drawn[0], drawn[0][0])
+    assert retrained.module[1].bias.abs().max() < 25
 
 
 def test_the_bonus_without_class_weights(tmp_path):
@@ -141,6 +147,9 @@ def test_bad_numbers_are_one_sentence():
         ([0, 1], [0, -1], {}, "label"),
         ([0, 1, 1], [0, 1], {}, "pred"),
         ([0, 1], [0, 1], {"many": 10, "few": 50}, "few"),
+        ([0, 1], [0, 1], {"many": float("nan")}, "few"),
+        ([0, 1], [0.0, 1.0], {}, "class indices"),
+        ([], [], {}, "class indices"),
     ):
         with pytest.raises(hs.HardsightError, match=named):
             accuracy_by_frequency(np.array(pred), np.array(label), [100, 50], **options)
@@ -150,6 +159,8 @@ def test_bad_numbers_are_one_sentence():
         ({"epochs": 0}, "epochs"),
         ({"batch_size": 0}, "batch_size"),
         ({"lr": -1.0}, "lr"),
+        ({"momentum": 2}, "momentum"),
+        ({"weight_decay": float("nan")}, "weight_decay"),
     ):
         with pytest.raises(hs.HardsightError, match=named):
             retrain_head(network, "digits", device="cpu", **options)

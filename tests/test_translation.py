@@ -4,6 +4,8 @@ import gzip
 import html
 import itertools
 import math
+import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,11 +13,13 @@ import torch
 import torch.nn.functional as F
 
 import hardsight as hs
+from hardsight import translation as translation_module
 from hardsight.report.tokens import write_token_page
 from hardsight.translation import (
     END,
     PAD,
     START,
+    UNKNOWN,
     Translation,
     Translator,
     Vocabulary,
@@ -119,6 +123,72 @@ def test_padding_does_not_count_in_the_loss(monkeypatch):
     torch.testing.assert_close(whole, loss(logits[real], target[real]))
 
 
+def test_training_hands_over_every_real_token_once(monkeypatch):
+    targets, contexts, original = [], [], translation_module.loss_of_logits
+
+    def spy(name, **context):
+        contexts.append(context)
+        loss = original(name, **context)
+        loss.register_forward_pre_hook(lambda _, inputs: targets.append(inputs[1]))
+        return loss
+
+    monkeypatch.setattr(translation_module, "loss_of_logits", spy)
+    pairs = [("ein", "a"), ("ein hund rennt", "a dog runs")] * 10
+    train_translation(pairs, epochs=1, averaged=1, label_smoothing=0.2, device="cpu", **NETWORK)
+    every = torch.cat(targets)
+    real = every[every != -100]
+    assert len(real) < len(every)  # there was padding
+    assert len(real) == 10 * (2 + 4)  # with the end, without the start
+    assert torch.bincount(real, minlength=7).tolist() == contexts[0]["counts"].tolist() == [0, 0, 20, 0, 20, 10, 10]
+    assert contexts[0]["label_smoothing"] == 0.2
+
+
+def test_weights_are_the_mean_of_those_after_the_last_epochs():
+    options = {"warmup": 5, "lr": 0.01, "device": "cpu", "tokens": 64, **NETWORK}
+    second, third, mean = (
+        train_translation(toy_pairs(30), epochs=epochs, averaged=averaged, **options).model.state_dict()
+        for epochs, averaged in ((2, 1), (3, 1), (3, 2))
+    )
+    assert not torch.allclose(second["head.weight"], third["head.weight"])
+    for name, weight in mean.items():
+        torch.testing.assert_close(weight, (second[name] + third[name]) / 2)
+
+
+def test_a_deferred_bonus_begins_after_its_epoch():
+    options = {"epochs": 2, "averaged": 1, "lr": 0.01, "warmup": 5, "device": "cpu", **NETWORK}
+    plain, deferred, at_once = (
+        [epoch["loss"] for epoch in train_translation(toy_pairs(30), loss=loss, **options).history]
+        for loss in ("ce", "el:0.5,defer=1", "el:0.5")
+    )
+    assert deferred[0] == pytest.approx(plain[0], rel=1e-4) != pytest.approx(at_once[0], rel=1e-4)
+    assert deferred[1] < plain[1] - 0.01
+
+
+def naive_bleu(translations, references):
+    """Papineni et al. (2002) on tokens that are separated by spaces, with one reference each."""
+    precisions = []
+    for n in range(1, 5):
+        right = total = 0
+        for translation, reference in zip(translations, references, strict=True):
+            grams = [
+                Counter(tuple(tokens[k : k + n]) for k in range(len(tokens) - n + 1))
+                for tokens in (translation.split(), reference.split())
+            ]
+            right, total = right + (grams[0] & grams[1]).total(), total + grams[0].total()
+        precisions.append(right / total)
+    lengths = [sum(len(text.split()) for text in texts) for texts in (translations, references)]
+    return 100 * min(1, math.exp(1 - lengths[1] / lengths[0])) * math.prod(precisions) ** 0.25
+
+
+def test_bleu_is_that_of_the_tokens_as_they_are(trained, monkeypatch):
+    translations = ["a dog is n't here , is it ?", "the man ( who runs ) sleeps"]
+    references = ["a dog is n't here today , or is it ?", "the man ( who runs ) sleeps now and-then"]
+    monkeypatch.setattr(Translation, "translate", lambda self, sentences, **search: translations)
+    value = trained.bleu([("ein", reference) for reference in references])
+    assert value == pytest.approx(naive_bleu(translations, references))
+    assert value != pytest.approx(naive_bleu(references, translations))
+
+
 def test_rows_of_tokens_are_the_scores_of_their_hidden_states(trained):
     pairs = [("ein hund", "a dog"), ("mann rennt", "man zebra runs")]
     table = token_table(trained, pairs, batch_size=1)
@@ -132,6 +202,8 @@ def test_rows_of_tokens_are_the_scores_of_their_hidden_states(trained):
         )
     head = trained.model.head
     np.testing.assert_allclose(table["avh"][:3], hs.avh(hidden[0], head.weight, tokens[0, 1:]).detach(), atol=1e-6)
+    probabilities = F.softmax(hidden[0] @ head.weight.T + head.bias, 1)[range(3), tokens[0, 1:]]
+    np.testing.assert_allclose(table["confidence"][:3], probabilities.detach(), atol=1e-6)
 
 
 def test_the_hardest_words_have_the_largest_means(trained):
@@ -142,17 +214,37 @@ def test_the_hardest_words_have_the_largest_means(trained):
     means = means[means["count"] >= 5].sort_values("mean", ascending=False)
     assert [word for word, _, _ in words] == [trained.target.tokens[label] for label in means.index]
     assert [n for _, n, _ in words] == means["count"].tolist()
+    rarest = int(frame["label"].value_counts().min())
+    assert rarest in [n for _, n, _ in hardest_words(table, trained.target, least=rarest)]
 
 
 def test_the_page_shows_sentences_as_text(trained, tmp_path):
-    pairs = [("ein <script>alert(1)</script>", "a <b>dog</b> dog"), *toy_pairs(30)]
+    pairs = [("ein <script>alert(1)</script> \u202e", "a <b>dog</b> \u2066dog dog"), *toy_pairs(30)]
     file = write_token_page(token_table(trained, pairs), trained, pairs, tmp_path / "tokens.html")
     page = file.read_text()
     assert "<script>alert" not in page
     assert "&lt;b&gt;dog&lt;/b&gt;" in page
+    assert not {"\u202e", "\u2066"} & set(page)  # which would turn round what follows
     assert "default-src 'none'" in html.unescape(page)
     with pytest.raises(hs.HardsightError, match="table"):
         write_token_page(token_table(trained, pairs), trained, [], tmp_path / "none.html")
+    with pytest.raises(hs.HardsightError, match="most"):
+        write_token_page(token_table(trained, pairs), trained, pairs, tmp_path / "none.html", most=-1)
+
+
+def test_the_hardest_sentences_come_first_and_the_hardest_tokens_are_darkest(trained, tmp_path):
+    pairs = [("ein hund", "a dog"), ("ein mann", "a runs"), ("mann und hund", "man and dog")]  # the second is wrong
+    table = token_table(trained, pairs)
+    page = write_token_page(table, trained, pairs, tmp_path / "tokens.html").read_text()
+    sentences = re.findall(r'class="source" dir="auto">([^<]*)<', page)
+    hardness = dict(zip(table["id"], table["avh"], strict=True))
+    means = {a: np.mean([hardness[f"{k}:{p}"] for p in range(len(b.split()))]) for k, (a, b) in enumerate(pairs)}
+    assert sentences == sorted(means, key=means.get, reverse=True)
+    tokens = re.findall(r'class="t(\d)" title="([^"]*)"', page)
+    assert len(tokens) == 7
+    by_hardness = [int(shade) for shade, _ in sorted(tokens, key=lambda token: float(token[1]))]
+    assert by_hardness == sorted(by_hardness)
+    assert by_hardness[0] < by_hardness[-1]
 
 
 def test_bad_input_is_refused(trained, tmp_path):
@@ -168,6 +260,19 @@ def test_bad_input_is_refused(trained, tmp_path):
     with pytest.raises(hs.HardsightError, match="vocabular"):
         Translation(trained.model, trained.source, Vocabulary.of(["a b c"], least=1), [])
     assert math.isfinite(trained.bleu(toy_pairs(3), beams=2))
+    for tokens in (("a", "b"), ("<pad>", "<s>", "</s>", "<unk>", "a", "a")):
+        with pytest.raises(hs.HardsightError, match="tokens"):
+            Vocabulary(tokens)
+
+
+def test_a_text_holds_neither_a_byte_order_mark_nor_special_tokens(tmp_path):
+    for suffix, opened in (("", open), (".gz", gzip.open)):
+        with opened(tmp_path / f"a{suffix}", "wt", encoding="utf-8-sig") as file:
+            file.write("ein hund\n")
+        file = tmp_path / f"a{suffix}"
+        assert read_pairs(file, file) == [("ein hund", "ein hund")]
+    words = Vocabulary.of(["a <pad> </s>"] * 2)
+    assert words.encode(["a </s> <pad> <s> a"])[0].tolist() == [START, 4, *[UNKNOWN] * 3, 4, END]
 
 
 def test_what_does_not_belong_together_is_refused(trained, tmp_path):
@@ -190,6 +295,10 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
         ({"label_smoothing": 2.0}, "label_smoothing"),
         ({"width": 30, "heads": 4}, "width"),
         ({"widht": 32}, "width"),
+        ({"width": 0}, "width"),
+        ({"layers": 0}, "layers"),
+        ({"dropout": 2.0}, "dropout"),
+        ({"weight_decay": -1}, "weight_decay"),
         ({"loss": "avh:16"}, "features"),
     ],
 )
@@ -203,9 +312,20 @@ def test_nothing_to_translate_and_unreadable_text_are_one_sentence(trained, tmp_
         lambda: train_translation([], device="cpu"),
         lambda: trained.bleu([]),
         lambda: token_table(trained, []),
+        lambda: train_translation([("ein", None)], device="cpu"),
+        lambda: trained.bleu(["ab"]),
+        lambda: token_table(trained, [("ein",)]),
     ):
         with pytest.raises(hs.HardsightError, match="pairs"):
             call()
+    with pytest.raises(hs.HardsightError, match="list of texts"):
+        trained.translate("ein hund")
+    for call in (trained.bleu, lambda pairs, **options: token_table(trained, pairs, **options)):
+        with pytest.raises(hs.HardsightError, match="batch_size"):
+            call(toy_pairs(3), batch_size=0)
+    (tmp_path / "empty").write_text("\n\n")
+    with pytest.raises(hs.HardsightError, match="empty"):
+        read_pairs(tmp_path / "empty", tmp_path / "empty")
     (tmp_path / "latin.de").write_bytes("schläft".encode("latin-1"))
     (tmp_path / "broken.gz").write_bytes(b"no gzip")
     for name in ("latin.de", "broken.gz"):

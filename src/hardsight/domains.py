@@ -28,7 +28,7 @@ from torch import nn
 
 from hardsight.data import ArraySamples, JoinedSamples, Samples, View, all_labels, open_data, places_by_name
 from hardsight.dynamics import Dynamics
-from hardsight.errors import InputError, MissingPathError
+from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import first_line, printable
 from hardsight.images import to_image
 from hardsight.models import Model
@@ -41,6 +41,7 @@ from hardsight.training import train
 SELECTIONS = ("train-domain", "last", "oracle")
 _HELD_OUT = "held out/"  # before the ids of samples that were held out
 _THREADS = 8
+_NO_NAME = {"", "None", "nan", "NaN", "<NA>", "NaT"}  # a missing value of a column, as text
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def open_domains(data: Any, domains: Sequence[str] | None = None) -> dict[str, S
         {'a': 599, 'b': 599, 'c': 599}
     """
     if domains is not None:
-        if missing := [row for row, name in enumerate(domains) if name is None or name != name]:
+        if missing := [row for row, name in enumerate(domains) if str(name) in _NO_NAME]:
             raise InputError(f"domains must name one domain per sample, got none for sample {missing[0]}.")
         whole, column = open_data(data), np.asarray([str(name) for name in domains])
         if len(column) != len(whole):
@@ -185,6 +186,9 @@ def leave_one_out(
         validation: Share of each class of each training domain that is held out, to select an epoch.
         seed: Of what is held out, and of the training; the recipe's is not used.
     """
+    seed = whole_number("seed", seed, 0)
+    if not isinstance(domains, Mapping) or not all(isinstance(part, Samples) for part in domains.values()):
+        raise InputTypeError("domains must be what open_domains returns: a mapping from names to samples.")
     for name in (target, *without):
         if name not in domains:
             raise InputError(f"target: there is no domain {name!r}; {did_you_mean(name, domains)}")
@@ -199,6 +203,7 @@ def leave_one_out(
     if not isinstance(recipe, Recipe):
         name = recipe or (model if isinstance(model, str) else "")
         recipe = recipe_of(name) if name else Recipe()
+    validating = JoinedSamples(held_out)
     trained = train(
         model,
         JoinedSamples(training),
@@ -213,7 +218,8 @@ def leave_one_out(
         progress=progress,
     )
     dynamics = Dynamics(trained.path / "test")
-    correct, inside = dynamics.matrix("correct"), np.array([id_.startswith(_HELD_OUT) for id_ in dynamics.ids])
+    # Not by the prefix alone: a domain may be called "held out", too.
+    correct, inside = dynamics.matrix("correct"), np.isin(np.asarray(dynamics.ids), np.asarray(validating.ids))
     validated, tested = (np.nanmean(correct[rows], axis=0) for rows in (inside, ~inside))
     return DomainRun(target, validated, tested, trained.path)
 

@@ -64,14 +64,16 @@ def read_tu(folder: str | Path) -> list[Any]:
         raise InputError(f"data: graph {int(np.argmin(sizes)) + 1} of {folder} has no nodes; leave it out.")
     attributes, kinds = read("node_attributes", np.float64), read("node_labels")
     parts = [] if attributes is None else [torch.tensor(attributes, dtype=torch.float32)]
-    if kinds is not None and np.ptp(kinds[:, 0]) >= _MOST_LABELS:
-        raise InputError(
-            f"data: node labels of {folder} must span less than {_MOST_LABELS:,} values, each is a feature."
-        )
-    parts += [] if kinds is None else [F.one_hot(torch.from_numpy(kinds[:, 0] - kinds[:, 0].min())).float()]
-    ends = torch.from_numpy(edges.T - 1)
-    if any(len(part) != len(graph) for part in parts) or ends.min() < 0 or ends.max() >= len(graph):
+    ends, listed = torch.from_numpy(edges.T - 1), (part for part in (attributes, kinds) if part is not None)
+    if any(len(part) != len(graph) for part in listed) or ends.min() < 0 or ends.max() >= len(graph):
         raise InputError(f"data: the files of {folder} must speak of the same {len(graph):,} nodes.")
+    if kinds is not None:
+        values = kinds[:, 0]
+        if int(values.max()) - int(values.min()) >= _MOST_LABELS:
+            raise InputError(
+                f"data: node labels of {folder} must span less than {_MOST_LABELS:,} values, each is a feature."
+            )
+        parts.append(F.one_hot(torch.from_numpy(values - values.min())).float())
     if (across := np.flatnonzero(graph[ends[0]] != graph[ends[1]])).size:
         raise InputError(
             f"data: line {across[0] + 1} of {files[0].name} must join nodes of one graph, got those of two."
@@ -169,16 +171,19 @@ def _problem(graph: Any, first: Any) -> str:
     x, edges, y = (getattr(graph, name, None) for name in ("x", "edge_index", "y"))
     if not (isinstance(x, Tensor) and isinstance(edges, Tensor) and isinstance(y, Tensor)):
         return "must have x, edge_index and y"
-    if not len(x):
+    if x.ndim and not len(x):
         return "has no nodes; leave it out"
-    if x.ndim != 2 or x.shape[1] != first.x.shape[-1] or not x.is_floating_point():
-        return f"must have x of shape (nodes, {first.x.shape[-1]}), as the first, got {tuple(x.shape)}, {x.dtype}"
+    if x.ndim != 2 or x.shape[1] != first.x.shape[-1] or x.dtype != torch.float32:
+        width = first.x.shape[-1] if first.x.ndim else "features"
+        return f"must have x of shape (nodes, {width}), float32, got {tuple(x.shape)}, {x.dtype}"
     if not x.isfinite().all():
         return "must have finite features, got NaN or infinity"
-    if y.numel() != 1 or y.is_floating_point() or y.min() < 0:
-        return f"must have y with one class index, got {y.tolist()}"
+    if y.numel() != 1 or y.is_floating_point() or not 0 <= int(y) < _MOST_LABELS:
+        return f"must have y with one class index below {_MOST_LABELS:,}, got {y.tolist()}"
+    if edges.ndim != 2 or len(edges) != 2 or edges.dtype != torch.int64:
+        return f"must have edge_index of shape (2, edges), int64, got {tuple(edges.shape)}, {edges.dtype}"
     if edges.numel() and not 0 <= edges.min() <= edges.max() < len(x):
-        return f"must have edges between its {len(x)} nodes, got node {int(edges.max())}"
+        return f"must have edges between its {len(x)} nodes, got nodes {int(edges.min())} to {int(edges.max())}"
     return ""
 
 
@@ -224,6 +229,7 @@ def train_graphs(
     place, graphs, most_epochs = find_device(device), list(graphs), whole_number("most_epochs", most_epochs, 1)
     batch_size, patience = whole_number("batch_size", batch_size, 1), whole_number("patience", patience, 1)
     Range(0, ends="()").check(lr, "lr")
+    Range(0).check(weight_decay, "weight_decay")
     parts = split_graphs(len(graphs), whole_number("seed", seed, 0))
     if min(map(len, parts)) < 1:
         raise InputError(f"graphs must be 10 or more, to be split into three parts, got {len(graphs)}.")

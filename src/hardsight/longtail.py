@@ -116,11 +116,13 @@ def accuracy_by_frequency(
     counts, pred, label = _checked_counts(counts), np.asarray(pred), np.asarray(label)
     if pred.shape != label.shape or label.ndim != 1:
         raise InputError(f"pred and label must have the same shape (N,), got {pred.shape} and {label.shape}.")
+    if {pred.dtype.kind, label.dtype.kind} - set("iu"):
+        raise InputError(f"pred and label must be class indices, got {pred.dtype} and {label.dtype}.")
     if len(label) and not 0 <= label.min() <= label.max() < len(counts):
         raise InputError(
             f"label must lie in [0, {len(counts) - 1}], the classes of counts, got {label.min()} to {label.max()}."
         )
-    if few > many:
+    if not few <= many:
         raise InputError(f"few must be at most many, got {few} and {many}.")
     frequency, right = counts[label], pred == label
     parts = {
@@ -161,6 +163,8 @@ def retrain_head(
     """
     epochs, batch_size = whole_number("epochs", epochs, 1), whole_number("batch_size", batch_size, 1)
     Range(0, ends="()").check(lr, "lr")
+    Range(0, 1, "[)").check(momentum, "momentum")
+    Range(0).check(weight_decay, "weight_decay")
     place, samples = find_device(device), open_data(data, training=True)
     model = replace(as_model(model), module=copy.deepcopy(as_model(model).module))
     predictions = predict(model, samples, device=place)

@@ -35,12 +35,13 @@ Pair = tuple[str, str]  # a sentence and its translation
 
 
 def read_sentences(file: str | Path) -> list[str]:
-    """The lines of a text file, or of one compressed with gzip."""
+    """The lines of a text file, or of one compressed with gzip, without a byte order mark."""
     file = Path(file)
     if not file.is_file():
         raise MissingPathError(f"data: there is no file {file}.")
     try:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+        opened = gzip.open if file.suffix == ".gz" else open
+        with opened(file, "rt", encoding="utf-8-sig") as lines:
             return [line.strip() for line in lines]
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"data: {file} must be text in UTF-8, or such a text in gzip: {error}.") from None
@@ -54,7 +55,21 @@ def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
             f"data: {source} has {len(sides[0]):,} lines and {target} {len(sides[1]):,}; each line must be a "
             "translation of the same line of the other."
         )
-    return [(a, b) for a, b in zip(*sides, strict=True) if a and b]
+    pairs = [(a, b) for a, b in zip(*sides, strict=True) if a and b]
+    if not pairs:
+        raise InputError(f"data: {source} and {target} must hold a sentence and its translation, got none.")
+    return pairs
+
+
+def _checked_pairs(pairs: Iterable[Pair]) -> list[Pair]:
+    """Sentences with their translations; anything else is refused."""
+    pairs = list(pairs)
+    for row, pair in enumerate(pairs):
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+            raise InputError(f"pairs must hold (sentence, translation), two texts, got {pair!r:.80} in row {row}.")
+    if not pairs:
+        raise InputError("pairs must hold at least one sentence and its translation, got none.")
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,10 @@ class Vocabulary:
     """The tokens of a language; the first four are padding, start, end and unknown."""
 
     tokens: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if tuple(self.tokens[: len(_SPECIAL)]) != _SPECIAL or len(set(self.tokens)) < len(self.tokens):
+            raise InputError(f"tokens must begin with {', '.join(_SPECIAL)} and hold each token once.")
 
     @classmethod
     def of(cls, sentences: Iterable[str], least: int = 2) -> Vocabulary:
@@ -79,8 +98,10 @@ class Vocabulary:
         return len(self.tokens)
 
     def encode(self, sentences: Sequence[str]) -> list[Tensor]:
-        """Each sentence as token numbers, with start and end."""
-        places = {token: number for number, token in enumerate(self.tokens)}
+        """Each sentence as token numbers, with start and end; in a text, ``</s>`` and the like are unknown tokens."""
+        if isinstance(sentences, str) or not all(isinstance(sentence, str) for sentence in sentences):
+            raise InputError("sentences must be a list of texts.")
+        places = {token: number for number, token in enumerate(self.tokens) if number >= len(_SPECIAL)}
         return [
             torch.tensor([START, *(places.get(token, UNKNOWN) for token in sentence.split()), END])
             for sentence in sentences
@@ -122,7 +143,9 @@ class Translator(nn.Module):
         dropout: float = 0.3,
     ) -> None:
         super().__init__()
-        if whole_number("heads", heads, 1) and (width % heads or width % 2):
+        width, heads, layers = (whole_number(*o, 1) for o in (("width", width), ("heads", heads), ("layers", layers)))
+        Range(0, 1, "[)").check(dropout, "dropout")
+        if width % heads or width % 2:
             raise InputError(f"width must be even and a multiple of heads, {heads}, got {width}.")
         self.source, self.target = (nn.Embedding(n, width, PAD) for n in (source, target))
         for embedding in (self.source, self.target):
@@ -192,6 +215,7 @@ class Translation:
             batch_size: Sentences at a time.
         """
         beams, most = whole_number("beams", beams, 1), whole_number("most", most, 1)
+        batch_size = whole_number("batch_size", batch_size, 1)
         self.model.eval()
         encoded = self.source.encode(sentences)
         order = sorted(range(len(encoded)), key=lambda k: len(encoded[k]))
@@ -230,9 +254,7 @@ class Translation:
 
     def bleu(self, pairs: Sequence[Pair], **search: Any) -> float:
         """BLEU of the translations, by sacrebleu, on the tokens as they are."""
-        if not pairs:
-            raise InputError("pairs must hold at least one sentence and its translation, got none.")
-        metric = need("sacrebleu")
+        pairs, metric = _checked_pairs(pairs), need("sacrebleu")
         translated = self.translate([source for source, _ in pairs], **search)
         return metric.corpus_bleu(translated, [[target for _, target in pairs]], tokenize="none", force=True).score
 
@@ -273,13 +295,12 @@ def train_translation(
         progress: Print a line per epoch.
         network: Options of `Translator`.
     """
-    place = find_device(device)
-    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs) or not pairs:
-        raise InputError("pairs must hold (sentence, translation), at least once.")
+    place, pairs = find_device(device), _checked_pairs(pairs)
     limits = {"epochs": epochs, "averaged": averaged, "warmup": warmup, "tokens": tokens}
     epochs, averaged, warmup, tokens = (whole_number(name, value, 1) for name, value in limits.items())
     Range(0, ends="()").check(lr, "lr")
     Range(0, 1, "[)").check(label_smoothing, "label_smoothing")
+    Range(0).check(weight_decay, "weight_decay")
     options = inspect.signature(Translator).parameters.keys() - {"source", "target"}
     if unknown := network.keys() - options:
         name = min(unknown)
@@ -358,6 +379,7 @@ def token_table(translation: Translation, pairs: Sequence[Pair], *, batch_size: 
         pairs: Sentences and their translations.
         batch_size: Sentences at a time.
     """
+    pairs, batch_size = _checked_pairs(pairs), whole_number("batch_size", batch_size, 1)
     model, device = translation.model.eval(), translation.device
     sources, targets = (
         translation.source.encode([a for a, _ in pairs]),
@@ -376,8 +398,6 @@ def token_table(translation: Translation, pairs: Sequence[Pair], *, batch_size: 
         ids += [f"{start + s}:{p}" for s, p in zip(sentence, position, strict=True)]
         features.append(hidden[kept].float().cpu())
         labels.append(following[kept].cpu())
-    if not ids:
-        raise InputError("pairs must hold at least one sentence and its translation, got none.")
     head = model.head
     return score_features(
         torch.cat(features), head.weight.float().cpu(), torch.cat(labels), head.bias.float().cpu(), ids=ids

@@ -125,6 +125,9 @@ def collate(items: Sequence[tuple[int, Any, int | None, str | None]]) -> Batch |
         sizes = " and ".join(map(str, shapes[:2]))
         return InputError(f"images of different sizes ({sizes}) cannot form a batch: preprocess them to one size.")
     if inputs and is_graph(inputs[0]):
+        attributes = [set(graph.keys()) for graph in inputs]
+        if lacking := set.union(*attributes) - set.intersection(*attributes):
+            return InputError(f"graphs must have the same attributes, but only some of them have {min(lacking)}.")
         stacked = need("torch_geometric.data").Batch.from_data_list(inputs)
     else:
         stacked = torch.utils.data.default_collate(inputs) if inputs else None

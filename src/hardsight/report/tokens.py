@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from hardsight.errors import InputError
+from hardsight.extras import printable
+from hardsight.registry import whole_number
 from hardsight.report.page import fill
 from hardsight.runs import write_text
 from hardsight.table import SampleTable
@@ -35,7 +37,7 @@ def write_token_page(
         by: The score that colors tokens.
         most: Sentences to show.
     """
-    hardness, labels = table.hardness(by), table["label"].tolist()
+    hardness, labels, most = table.hardness(by), table["label"].tolist(), whole_number("most", most, 1)
     if labels and max(labels) >= len(translation.target):
         raise InputError(f"translation: its vocabulary of {len(translation.target):,} tokens is not that of table.")
     place = {id_: k for k, id_ in enumerate(table["id"].tolist())}
@@ -53,14 +55,20 @@ def write_token_page(
         scores = [hardness[row] for row in rows if row is not None]
         if scores:
             tokens = [
-                {"text": token, "shade": "none" if row is None else int(shade[row]), "score": _score(hardness, row)}
+                {
+                    "text": _shown(token),
+                    "shade": "none" if row is None else int(shade[row]),
+                    "score": _score(hardness, row),
+                }
                 for token, row in zip(target.split(), rows, strict=True)
             ]
-            sentences.append((float(np.mean(scores)), {"source": source, "tokens": tokens}))
+            sentences.append((float(np.mean(scores)), {"source": _shown(source), "tokens": tokens}))
     if not sentences:
         raise InputError("table must hold tokens of these pairs, got none; make it with token_table.")
     sentences.sort(key=lambda item: -item[0])
-    words = [{"word": w, "n": n, "mean": f"{m:.4g}"} for w, n, m in hardest_words(table, translation.target, by)[:50]]
+    words = [
+        {"word": _shown(w), "n": n, "mean": f"{m:.4g}"} for w, n, m in hardest_words(table, translation.target, by)[:50]
+    ]
     shown = {
         "by": by, "tokens": f"{len(table):,}", "sentences": [s for _, s in sentences[:most]],
         "all": f"{len(sentences):,}", "words": words,
@@ -72,3 +80,8 @@ def write_token_page(
 
 def _score(hardness: np.ndarray, row: int | None) -> str:
     return "not in the vocabulary" if row is None else f"{hardness[row]:.4g}"
+
+
+def _shown(text: str) -> str:
+    """Text without what would turn round or hide the text after it; joiners are part of words."""
+    return "".join(c if c in "\u200c\u200d" else printable(c) for c in text)

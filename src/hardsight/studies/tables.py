@@ -192,7 +192,15 @@ class Results(Result):
                     row["paper"] = f"{factor * line.paper:{style}}" if math.isfinite(line.paper) else None
                 rows.append(row)
             if rows:
-                yield f"{measure.title}{', in %' if measure.percent else ''}", rows
+                yield f"{measure.title}{', in %' if measure.percent else ''}{self._start}", rows
+
+    @property
+    def _start(self) -> str:
+        """What networks start from, for titles; nothing where a study leaves no choice or the rows do not say."""
+        if not self.study.takes_weights or self.study.takes_network:
+            return ""
+        weights = sorted({row["weights"] or "scratch" for row in self.rows if "weights" in row})
+        return f", networks from {' and '.join(weights)}" if weights else ""
 
     def _known(self, measures: Sequence[str]) -> Sequence[str]:
         """The measures, each of which the study must have."""
