@@ -14,7 +14,7 @@ from hardsight.studies.declared import losses, temperatures
 def test_a_cell_trains_with_the_parts_that_its_levels_name(name, factor, monkeypatch, tmp_path):
     trained = []
 
-    def stop(cell, data, recipe):
+    def stop(cell, data, recipe, network):
         trained.append((cell.levels, recipe.loss))
         raise InterruptedError
 

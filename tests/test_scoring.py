@@ -381,7 +381,7 @@ def test_a_marker_that_lost_its_scores_never_hides_rows(tmp_path):
     marker = run / "parts" / "u00000003.json"
     entries = json.loads(marker.read_text())
     marker.write_text(json.dumps({name: entry for name, entry in entries.items() if name in ("token", "samples")}))
-    with pytest.raises(RuntimeError, match=r"damaged: parts are missing \(96 samples"):
+    with pytest.raises(RuntimeError, match=r"damaged: .*96 samples"):
         SampleTable.load(run)
     (run / "meta.json").unlink()
     with pytest.raises(RuntimeError, match="90 of 96 samples"):
