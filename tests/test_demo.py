@@ -65,7 +65,8 @@ def test_the_seed_determines_the_demo(tmp_path, capsys, monkeypatch):
     assert again.to_arrow().equals(first.to_arrow())
     assert other.meta.planted != first.meta.planted
     ours, others, _ = np.split(np.array(divisions), 3)  # a call per fold
-    assert (ours == ours[0]).all() and (others == others[0]).all()
+    assert (ours == ours[0]).all()
+    assert (others == others[0]).all()
     assert (ours[0] != others[0]).any()
 
 

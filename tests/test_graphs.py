@@ -176,7 +176,7 @@ def test_a_graph_without_nodes_is_a_bad_row_and_changed_graphs_are_other_data():
     assert len(table) == 12
     assert table.bad["id"].to_pylist() == ["data:12"]
     half_labeled = [*graphs, data.Data(x=graphs[0].x, edge_index=graphs[0].edge_index)]
-    with pytest.raises(hs.HardsightError, match="only some .* y"):
+    with pytest.raises(hs.HardsightError, match=r"only some .* y"):
         hs.score(network, half_labeled, device="cpu")
     before = hs.open_data(graphs).fingerprint()
     graphs[3].x = graphs[3].x + 1
