@@ -112,6 +112,17 @@ _loss_study(
     sweeps=(LOG_ENDS, _CLAMPS),
 )(_trained)
 _loss_study(
+    "el-small",
+    question="How much bonus helps a small network that a CPU trains for fifty epochs?",
+    paper="EL, Table 1 and Fig. 4 (there ResNet-50 for 90 epochs)",
+    factors={"loss": ("ce", "el:0", "el:0.5", "el:0.75", "el:normal")},
+    scales={
+        "smoke": Scale(2, 2, settings=_SMOKE, levels={"loss": ("ce", "el:0.75")}),
+        "quick": Scale(5, 130, settings=SMALL_CIFAR | {"recipe": SMALL_CIFAR["recipe"] | {"epochs": 50, "clip": 1e9}}),
+    },
+    sweeps=(LOG_ENDS,),
+)(_trained)
+_loss_study(
     "el-rates",
     question="Is the Encouraging Loss cross-entropy at another learning rate?",
     paper="EL, Table 2",
