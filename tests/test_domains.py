@@ -69,6 +69,13 @@ def test_bad_domains_are_refused(folder):
         leave_one_out("small-cnn", parts, "a", out=folder / "run", validation=0)
     with pytest.raises(hs.HardsightError, match="domains"):
         leave_one_out("small-cnn", parts, "a", without=["b", "c"], out=folder / "run")
+    with pytest.raises(hs.HardsightError, match=r"without.*'d'"):
+        leave_one_out("small-cnn", parts, "a", without="d", out=folder / "run")
+    with pytest.raises(hs.HardsightError, match="target"):
+        leave_one_out("small-cnn", parts, ["a"], out=folder / "run")
+    single = {name: View(part, np.unique(part.labels, return_index=True)[1]) for name, part in parts.items()}
+    with pytest.raises(hs.HardsightError, match="held out"):
+        leave_one_out("small-cnn", single, "a", out=folder / "run")
     for seed in (-1, 1.5):
         with pytest.raises(hs.HardsightError, match="seed"):
             leave_one_out("small-cnn", parts, "a", out=folder / "run", seed=seed)
@@ -171,18 +178,40 @@ def test_options_are_chosen_without_the_test_domain(monkeypatch, tmp_path, selec
 
 def test_bad_options_and_images_are_one_sentence(folder, tmp_path):
     parts = digits_by_domain()
-    for options, named in (({}, "options"), ({"x": {"los": "ce"}}, "loss"), ({"x": {"recipe": RECIPE}}, "recipe")):
+    for options, named in (
+        ({}, "options"),
+        (["x"], "options"),
+        ({"x": "avh:8"}, "options"),
+        ({"../x": {"loss": "ce"}}, "name"),
+        ({8: {"loss": "avh:8"}}, "name"),
+        ({"x": {"los": "ce"}}, "loss"),
+        ({"x": {"recipe": RECIPE}}, "recipe"),
+    ):
         with pytest.raises(hs.HardsightError, match=named):
             best_option("small-cnn", parts, "a", options, out=tmp_path / "none", recipe=RECIPE)
+    for target, settings, named in (("z", {}, "target"), ("a", {"los": "ce"}, "loss")):
+        with pytest.raises(hs.HardsightError, match=named):
+            best_option("small-cnn", parts, target, {"x": {}}, out=tmp_path / "none", **settings)
     assert not (tmp_path / "none").exists()
+    for column in ("site", 3, {"a": 1}, np.zeros((1797, 2))):
+        with pytest.raises(hs.HardsightError, match="column"):
+            open_domains("digits", column)
+    for data in (None, 3, ["a", "b"]):
+        with pytest.raises(hs.HardsightError, match="folder"):
+            open_domains(data)
     for missing in (None, "", float("nan"), pd.NA, pd.NaT):
         with pytest.raises(hs.HardsightError, match="sample 1"):
             open_domains("digits", ["a", missing] + ["b"] * 1795)
     (folder / "photo" / "cat" / "1.png").write_bytes(b"no image")
     with pytest.raises(hs.HardsightError, match=r"cat/1\.png"):
         decoded(open_domains(folder)["photo"], 8)
-    with pytest.raises(hs.HardsightError, match="size"):
-        decoded(parts["a"], 0)
+    for size in (0, 10**9):
+        with pytest.raises(hs.HardsightError, match="size"):
+            decoded(parts["a"], size)
+    (tmp_path / "flat" / "cat").mkdir(parents=True)  # a folder of classes, not of domains
+    Image.new("RGB", (6, 4)).save(tmp_path / "flat" / "cat" / "1.png")
+    with pytest.raises(hs.HardsightError, match="per class"):
+        open_domains(tmp_path / "flat")
 
 
 def test_labels_of_the_target_change_no_weight_and_no_selection(tmp_path):

@@ -59,11 +59,19 @@ def test_the_text_files_of_a_tu_data_set(tmp_path):
         {"A": "1, x\n"},
         {"node_labels": "1\n2\n"},
         {"node_labels": "", "node_attributes": ""},
+        {"node_attributes": "1\n1, 2\n2\n3\n4\n"},
+        {"graph_labels": "1\n"},
+        {"graph_labels": "1.5\n2\n"},
     ],
 )
 def test_bad_files_are_refused(tmp_path, changes):
     with pytest.raises(hs.HardsightError, match="data"):
         read_tu(write_tu(tmp_path, **changes))
+
+
+def test_files_with_a_byte_order_mark_are_read(tmp_path):
+    first, second = read_tu(write_tu(tmp_path, graph_labels="\ufeff1\r\n-1\r\n"))
+    assert (int(first.y), int(second.y)) == (1, 0)
 
 
 def test_missing_files_are_refused(tmp_path):
@@ -77,9 +85,11 @@ def test_packed_batches_are_those_of_torch_geometric():
         graph.x = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(number))
     lonely = data.Data(x=torch.full((1, 3), 7.0), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.tensor([1]))
     graphs.insert(2, lonely)
+    theirs = [graph.clone() for graph in graphs]
+    graphs[9].num_nodes = 99  # set by the user; the features decide
     packed = PackedGraphs(graphs, torch.device("cpu"))
     for rows in ([5, 2, 9, 5], [2], list(range(len(graphs)))):
-        expected = data.Batch.from_data_list([graphs[row] for row in rows])
+        expected = data.Batch.from_data_list([theirs[row] for row in rows])
         x, edges, member, y = packed.batch(np.array(rows))
         assert torch.equal(x, expected.x)
         assert torch.equal(edges, expected.edge_index)
@@ -134,12 +144,12 @@ def test_the_first_epoch_that_is_best_by_validation_is_kept(monkeypatch):
 
 
 def test_a_deferred_bonus_begins_after_its_epoch(monkeypatch):
-    rising = itertools.count()
-    monkeypatch.setattr(graph_module, "_accuracy", lambda network, batches: next(rising))  # keeps the last epoch
     graphs, weights = rings_and_stars(), {}
-    for loss, epochs in itertools.product(("ce", "el:0.5,defer=1", "el:0.5"), (1, 2)):
-        run = train_graphs(graphs, loss=loss, most_epochs=epochs, lr=0.01, device="cpu")
-        weights[loss, epochs] = next(run.model.parameters())
+    for loss, best in itertools.product(("ce", "el:0.5,defer=1", "el:0.5"), (1, 2)):
+        accuracies = iter([best == 1, 0, best == 2, 0])  # on validation and test graphs, in each epoch
+        monkeypatch.setattr(graph_module, "_accuracy", lambda network, batches, values=accuracies: float(next(values)))
+        run = train_graphs(graphs, loss=loss, most_epochs=2, lr=0.01, device="cpu")
+        weights[loss, best] = next(run.model.parameters())
     torch.testing.assert_close(weights["ce", 1], weights["el:0.5,defer=1", 1])
     assert not torch.allclose(weights["ce", 1], weights["el:0.5", 1])
     assert not torch.allclose(weights["ce", 2], weights["el:0.5,defer=1", 2], atol=1e-4)
@@ -218,11 +228,33 @@ def test_a_graph_that_cannot_be_trained_on_is_named(change):
         ({"batch_size": 0}, "batch_size"),
         ({"weight_decay": -1}, "weight_decay"),
         ({"loss": "avh:16"}, "features"),
+        ({"seed": 2**70}, "seed"),
+        ({"loss": "el:0.5,defer=9", "most_epochs": 9}, "defer=9"),
     ],
 )
 def test_bad_options_are_refused(options, named):
     with pytest.raises(hs.HardsightError, match=named):
         train_graphs(rings_and_stars(), device="cpu", **options)
+
+
+def test_what_is_no_list_of_graphs_of_several_classes_is_refused():
+    for graphs in ("PROTEINS/raw", None, [], rings_and_stars(9), rings_and_stars(40)[::2]):
+        with pytest.raises(hs.HardsightError, match="graphs"):
+            train_graphs(graphs, most_epochs=1, device="cpu")
+    for options in ({"width": 0}, {"ratio": -1}, {"dropout": 2}):
+        with pytest.raises(hs.HardsightError, match=next(iter(options))):
+            SAGPoolNet(2, 2, **options)
+
+
+def test_graphs_that_do_not_fit_the_network_or_each_other_are_one_sentence():
+    graphs, network = rings_and_stars(12), SAGPoolNet(2, 2)
+    graphs[3].x = torch.ones(len(graphs[3].x), 3)
+    with pytest.raises(hs.HardsightError, match="widths"):
+        hs.score(network, graphs, device="cpu")
+    for graph in graphs:
+        graph.x = None
+    with pytest.raises(hs.HardsightError, match="takes x"):
+        hs.score(network, graphs, device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.longtail import accuracy_by_frequency, long_tailed, long_tailed_counts, retrain_head
 
 
-@pytest.mark.parametrize("ratio", [1, 10, 100])
+@pytest.mark.parametrize("ratio", [1, 10, 20, 50, 100, 200])
 def test_counts_are_those_of_the_long_tailed_cifar(ratio):
     counts = long_tailed_counts([5000] * 10, ratio)
     assert counts.tolist() == [int(5000 * (1 / ratio) ** (k / 9)) for k in range(10)]
@@ -21,6 +21,15 @@ def test_counts_are_those_of_the_long_tailed_cifar(ratio):
     )  # the smallest class decides
     step = long_tailed_counts([5000] * 10, ratio, "step")
     assert step.tolist() == [5000] * 5 + [5000 // ratio] * 5
+    hundred = long_tailed_counts([500] * 100, ratio)  # CIFAR-100
+    assert hundred.tolist() == [int(500 * (1 / ratio) ** (k / 99)) for k in range(100)]
+
+
+@pytest.mark.parametrize("ratio", [3, 49, 98, 107, 196])
+def test_the_rarest_class_keeps_exactly_its_share(ratio):
+    """Where the reciprocal of the ratio is rounded down, too."""
+    assert long_tailed_counts([5 * ratio] * 3, ratio)[-1] == 5
+    assert long_tailed_counts([ratio] * 4, ratio, "step").tolist() == [ratio, ratio, 1, 1]
 
 
 def test_a_subset_keeps_ids_and_labels_and_follows_the_seed():
@@ -146,13 +155,20 @@ def test_bad_numbers_are_one_sentence():
         ([0, 1], [0, 3], {}, "label"),
         ([0, 1], [0, -1], {}, "label"),
         ([0, 1, 1], [0, 1], {}, "pred"),
+        ([0, 1], ["a", "b"], {}, "label"),
+        ([0, 1], [0, 1], {"few": "20"}, "few"),
         ([0, 1], [0, 1], {"many": 10, "few": 50}, "few"),
-        ([0, 1], [0, 1], {"many": float("nan")}, "few"),
+        ([0, 1], [0, 1], {"many": float("nan")}, "many"),
         ([0, 1], [0.0, 1.0], {}, "class indices"),
         ([], [], {}, "class indices"),
     ):
         with pytest.raises(hs.HardsightError, match=named):
             accuracy_by_frequency(np.array(pred), np.array(label), [100, 50], **options)
+    with pytest.raises(hs.HardsightError, match="counts"):
+        long_tailed_counts(["a", "b"], 2)
+    normed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(64, 10))
+    with pytest.raises(hs.HardsightError, match="computed"):  # a new weight would be lost
+        retrain_head(torch.nn.Sequential(torch.nn.Flatten(), normed), "digits", device="cpu")
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5))  # the digits have 10 classes
     for options, named in (
         ({}, "labels"),
@@ -161,6 +177,7 @@ def test_bad_numbers_are_one_sentence():
         ({"lr": -1.0}, "lr"),
         ({"momentum": 2}, "momentum"),
         ({"weight_decay": float("nan")}, "weight_decay"),
+        ({"seed": 2**70}, "seed"),
     ):
         with pytest.raises(hs.HardsightError, match=named):
             retrain_head(network, "digits", device="cpu", **options)

@@ -226,8 +226,9 @@ def test_the_page_shows_sentences_as_text(trained, tmp_path):
     assert "&lt;b&gt;dog&lt;/b&gt;" in page
     assert not {"\u202e", "\u2066"} & set(page)  # which would turn round what follows
     assert "default-src 'none'" in html.unescape(page)
-    with pytest.raises(hs.HardsightError, match="table"):
-        write_token_page(token_table(trained, pairs), trained, [], tmp_path / "none.html")
+    for none in ([], ["ab", "abc"], None):
+        with pytest.raises(hs.HardsightError, match="pairs"):
+            write_token_page(token_table(trained, pairs), trained, none, tmp_path / "none.html")
     with pytest.raises(hs.HardsightError, match="most"):
         write_token_page(token_table(trained, pairs), trained, pairs, tmp_path / "none.html", most=-1)
 
@@ -245,6 +246,21 @@ def test_the_hardest_sentences_come_first_and_the_hardest_tokens_are_darkest(tra
     by_hardness = [int(shade) for shade, _ in sorted(tokens, key=lambda token: float(token[1]))]
     assert by_hardness == sorted(by_hardness)
     assert by_hardness[0] < by_hardness[-1]
+
+
+def test_a_score_that_is_small_where_it_is_hard_is_shown_as_it_is(trained, tmp_path):
+    pairs = toy_pairs(60)
+    table = token_table(trained, pairs)
+    words = hardest_words(table, trained.target, by="confidence", least=5)
+    means = [mean for _, _, mean in words]
+    assert means == sorted(means)
+    assert 0 < means[0] < means[-1] <= 1
+    page = write_token_page(table, trained, pairs, tmp_path / "tokens.html", by="confidence").read_text()
+    tokens = re.findall(r'class="t(\d)" title="([^"]*)"', page)
+    by_confidence = [int(shade) for shade, _ in sorted(tokens, key=lambda token: float(token[1]))]
+    assert by_confidence[0] == 9
+    assert by_confidence[-1] == 0
+    assert all(0 <= float(value) <= 1 for _, value in tokens)
 
 
 def test_bad_input_is_refused(trained, tmp_path):
@@ -284,6 +300,8 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
     with pytest.raises(hs.HardsightError, match="vocabulary"):
         hardest_words(table, short)
     assert not (tmp_path / "tokens.html").exists()
+    with pytest.raises(hs.HardsightError, match="folder"):
+        write_token_page(table, trained, pairs, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +309,8 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
     [
         ({"epochs": 0}, "epochs"),
         ({"averaged": 0}, "averaged"),
+        ({"least": "2"}, "least"),
+        ({"least": 1000}, "spaces"),  # no token is known, as in texts that nobody tokenized
         ({"warmup": 0}, "warmup"),
         ({"label_smoothing": 2.0}, "label_smoothing"),
         ({"width": 30, "heads": 4}, "width"),
@@ -300,6 +320,8 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
         ({"dropout": 2.0}, "dropout"),
         ({"weight_decay": -1}, "weight_decay"),
         ({"loss": "avh:16"}, "features"),
+        ({"loss": "el:0.5,defer=30"}, "defer=30"),  # with 30 epochs
+        ({"seed": 2**70}, "seed"),
     ],
 )
 def test_bad_options_are_one_sentence(options, named):
@@ -318,8 +340,10 @@ def test_nothing_to_translate_and_unreadable_text_are_one_sentence(trained, tmp_
     ):
         with pytest.raises(hs.HardsightError, match="pairs"):
             call()
-    with pytest.raises(hs.HardsightError, match="list of texts"):
-        trained.translate("ein hund")
+    for call in (trained.translate, Vocabulary.of):
+        for texts in ("ein hund", [None]):
+            with pytest.raises(hs.HardsightError, match="list of texts"):
+                call(texts)
     for call in (trained.bleu, lambda pairs, **options: token_table(trained, pairs, **options)):
         with pytest.raises(hs.HardsightError, match="batch_size"):
             call(toy_pairs(3), batch_size=0)
