@@ -128,14 +128,17 @@ def test_what_is_held_out_follows_the_seed_and_leaves_a_sample_of_every_class(tm
 
     def spy(model, data, test, **options):
         trained_on.append(set(data.ids))
-        assert set(data.labels.tolist()) == {0, 1, 2}
+        counts.append(np.bincount(data.labels).tolist())
+        assert (options["loss"], options["weights"]) == ("avh:8", "pretrained.pt")
         raise RuntimeError("seen enough")
 
     monkeypatch.setattr(dg, "train", spy)
-    for seed in (0, 0, 1):
+    counts, options = [], {"loss": "avh:8", "weights": "pretrained.pt", "out": tmp_path / "run"}
+    for share, seed in ((0.5, 0), (0.5, 0), (0.5, 1), (0.01, 0)):
         with pytest.raises(RuntimeError, match="seen enough"):
-            leave_one_out("small-cnn", parts, "a", out=tmp_path / "run", validation=0.5, seed=seed)
+            leave_one_out("small-cnn", parts, "a", validation=share, seed=seed, **options)
     assert trained_on[0] == trained_on[1] != trained_on[2]
+    assert counts == [[5, 1, 1]] * 3 + [[9, 1, 1]]  # at least one of a class is held out, and never all
 
 
 def test_a_domain_may_be_called_as_what_is_held_out(tmp_path):
@@ -163,11 +166,16 @@ def test_options_are_chosen_without_the_test_domain(monkeypatch, tmp_path, selec
 
     def fake(model, domains, target, *, out, without=(), loss):
         good = loss == "good"
+        assert out not in folders
+        folders.append(out)
         if target == "c":
-            return DomainRun(target, np.array([0.9 if good else 0.2]), np.array([0.1 if good else 0.99]), out)
+            validation = np.array([0.9, 0.1]) if good else np.array([0.2, 0.3])
+            return DomainRun(target, validation, np.array([0.1, 0.1]) if good else np.array([0.9, 0.99]), out)
         assert without == ["c"]
-        return DomainRun(target, np.array([0.5]), np.array([0.8 if good else 0.3]), out)
+        # In the epoch that its own validation selects, the second; the other one would turn the order round.
+        return DomainRun(target, np.array([0.4, 0.5]), np.array([0.2, 0.5] if good else [0.9, 0.3]), out)
 
+    folders = []
     monkeypatch.setattr(dg, "leave_one_out", fake)
     options = {"x": {"loss": "bad"}, "y": {"loss": "good"}}
     name, run = best_option("small-cnn", digits_by_domain(), "c", options, out=tmp_path, selection=selection)

@@ -97,6 +97,67 @@ def test_packed_batches_are_those_of_torch_geometric():
         assert torch.equal(y, expected.y)
 
 
+def naive_convolution(layer, x, adjacency):
+    """Kipf and Welling (2017): D^(−1/2) (A + I) D^(−1/2) X W + b."""
+    looped = adjacency + np.eye(len(x))
+    root = looped.sum(1) ** -0.5
+    weight, bias = (value.detach().double().numpy() for value in (layer.lin.weight, layer.bias))
+    return (root[:, None] * looped * root) @ x @ weight.T + bias
+
+
+def test_the_network_is_the_written_out_one():
+    """Lee et al. (2019): after each convolution the better half of the nodes stays, scaled by its score."""
+    torch.manual_seed(0)
+    network = SAGPoolNet(3, 2, width=8).eval()
+    nodes = torch.arange(11)
+    edges = torch.cat([torch.stack([nodes, nodes.roll(k)]) for k in (1, 3)], 1)
+    edges = torch.cat([edges, edges.flip(0)], 1)
+    graph = data.Data(x=torch.randn(11, 3), edge_index=edges)
+    x, adjacency, readouts = graph.x.double().numpy(), np.zeros((11, 11)), []
+    adjacency[tuple(edges.numpy())] = 1
+    for convolution, pool, size in zip(network.convolutions, network.pools, (6, 3, 2), strict=True):
+        x = np.maximum(naive_convolution(convolution, x, adjacency), 0)
+        sign = np.sign(pool.select.weight.item())  # of torch-geometric's own: a weight, divided by its length
+        score = np.tanh(sign * naive_convolution(pool.gnn, x, adjacency)[:, 0])
+        kept = np.argsort(-score)[:size]
+        x, adjacency = (x * score[:, None])[kept], adjacency[np.ix_(kept, kept)]
+        readouts.append(np.r_[x.max(0), x.mean(0)])
+    x = np.sum(readouts, 0)
+    linear = [layer for layer in network.layers if isinstance(layer, nn.Linear)]
+    for layer in linear:
+        x = x @ layer.weight.detach().double().numpy().T + layer.bias.detach().double().numpy()
+        x = np.maximum(x, 0) if layer is not linear[-1] else x
+    with torch.no_grad():
+        logits = network(graph.x, edges, torch.zeros(11, dtype=torch.long))[0]
+    np.testing.assert_allclose(logits, x, atol=1e-5)
+    dropped = [layer.p for layer in network.modules() if isinstance(layer, nn.Dropout)]
+    assert dropped == [0.5]
+
+
+def test_each_epoch_goes_over_the_training_graphs_in_an_order_of_its_own(monkeypatch):
+    graphs, optimizers, epochs, original = rings_and_stars(), [], [[]], torch.optim.Adam
+
+    class Listening:
+        def update(self, rows, head, labels):
+            assert labels.tolist() == [int(graphs[row].y) for row in rows.tolist()]
+            assert len(head.features) == len(rows) <= 7
+            epochs[-1] += rows.tolist()
+
+        def end_epoch(self):
+            epochs.append([])
+
+    monkeypatch.setattr(
+        torch.optim, "Adam", lambda weights, **options: optimizers.append(options) or original(weights, **options)
+    )
+    options = {"lr": 0.003, "weight_decay": 0.02}
+    train_graphs(graphs, recorder=Listening(), most_epochs=2, batch_size=7, device="cpu", seed=4, **options)
+    first, second, rest = epochs
+    assert sorted(first) == sorted(second) == sorted(split_graphs(len(graphs), 4)[0].tolist())
+    assert first != second
+    assert rest == []
+    assert optimizers == [options]
+
+
 def test_splits_are_disjoint_and_follow_the_seed():
     parts = split_graphs(1113, 4)
     assert [len(part) for part in parts] == [890, 111, 112]

@@ -54,12 +54,12 @@ def test_a_ratio_that_empties_a_class_is_refused():
 
 def test_accuracy_by_frequency_counts_training_samples():
     counts = [101, 100, 20, 19]
-    label = np.array([0, 0, 1, 1, 2, 2, 3, 3, 3])
-    pred = np.array([0, 1, 1, 1, 0, 2, 3, 3, 0])
-    assert accuracy_by_frequency(pred, label, counts) == {
-        "all": pytest.approx(6 / 9),
+    label = np.array([0, 0, 1, 1, 1, 2, 2, 3, 3, 3])
+    pred = np.array([0, 1, 1, 1, 1, 0, 0, 3, 3, 0])
+    assert accuracy_by_frequency(pred, label, counts) == {  # over samples, not over classes
+        "all": pytest.approx(6 / 10),
         "many": 0.5,
-        "medium": 0.75,
+        "medium": pytest.approx(3 / 5),
         "few": pytest.approx(2 / 3),
     }
     assert np.isnan(accuracy_by_frequency(pred[:2], label[:2], counts)["few"])
@@ -100,6 +100,39 @@ def test_a_retrained_head_sees_every_class_equally_often(monkeypatch):
     retrained = retrain_head(network, data, epochs=1, device="cpu")
     np.testing.assert_allclose(drawn[0], drawn[0][0])
     assert retrained.module[1].bias.abs().max() < 25
+
+
+def test_a_retrained_head_is_the_written_out_training(monkeypatch, tmp_path):
+    """SGD with momentum and weight decay along a cosine, on the drawn rows; a sample that is no image is left out."""
+    images, classes, drawn = load_digits()[0][:61], np.arange(61) % 3, []
+    for k, (image, label) in enumerate(zip(images, classes, strict=True)):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / str(label) / f"{k:02}.png")
+    (tmp_path / "0" / "03.png").write_bytes(b"no image")
+    data = open_data(str(tmp_path))
+    original = torch.multinomial
+    monkeypatch.setattr(
+        torch, "multinomial", lambda *args, **options: drawn.append(original(*args, **options)) or drawn[-1]
+    )
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    model = hs.Model(network, "linear", lambda image: torch.tensor(np.asarray(image.convert("L"))) / 255)
+    options = {"epochs": 4, "batch_size": 16, "lr": 0.3, "momentum": 0.8, "weight_decay": 0.01, "seed": 5}
+    with pytest.warns(UserWarning, match="03.png"):
+        layer = retrain_head(model, data, device="cpu", **options).module[1]
+    kept = [index for index, id_ in enumerate(data.ids) if not id_.endswith("03.png")]
+    x = np.stack([np.asarray(data.load(index, 1)[0], float).ravel() / 255 for index in kept])
+    y = np.asarray(data.labels)[kept]
+    torch.manual_seed(5)
+    start = torch.nn.Linear(64, 3)
+    w, speed = np.c_[start.weight.detach().double().numpy(), start.bias.detach().double().numpy()], 0.0
+    assert len(drawn) == 4 * 60 // 16
+    for step, rows in enumerate(drawn):
+        inputs, target = np.c_[x[rows.numpy()], np.ones(16)], np.eye(3)[y[rows.numpy()]]
+        p = np.exp(inputs @ w.T)
+        gradient = (p / p.sum(1, keepdims=True) - target).T @ inputs / 16 + 0.01 * w
+        speed = 0.8 * speed + gradient
+        w = w - 0.3 * (1 + np.cos(np.pi * step / len(drawn))) / 2 * speed
+    np.testing.assert_allclose(np.c_[layer.weight.detach().numpy(), layer.bias.detach().numpy()], w, atol=1e-5)
 
 
 def test_the_bonus_without_class_weights(tmp_path):
