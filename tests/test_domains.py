@@ -141,6 +141,13 @@ def test_what_is_held_out_follows_the_seed_and_leaves_a_sample_of_every_class(tm
     assert counts == [[5, 1, 1]] * 3 + [[9, 1, 1]]  # at least one of a class is held out, and never all
 
 
+def test_a_run_without_a_domain_knows_the_names_of_the_classes(folder):
+    recipe = hs.Recipe(epochs=1, batch_size=2)
+    options = {"recipe": recipe, "validation": 0.4, "device": "cpu", "progress": False}
+    run = leave_one_out("small-cnn", open_domains(folder), "sketch", out=folder / "run", **options)
+    assert hs.Dynamics(run.path / "test").meta.class_names == ["cat", "dog"]
+
+
 def test_a_domain_may_be_called_as_what_is_held_out(tmp_path):
     """Its samples are tested on; they must not count among those that select the epoch."""
     parts = digits_by_domain()

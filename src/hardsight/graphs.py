@@ -93,10 +93,10 @@ def read_tu(folder: str | Path) -> list[Any]:
 
 
 class SAGPoolNet(nn.Module):
-    """Three times a graph convolution and self-attention pooling; the sum of their readouts through three layers.
+    """Three graph convolutions, each with self-attention pooling, and three linear layers on the sum of their readouts.
 
-    As in Lee et al. (2019) and the Encouraging Loss's experiments: width 128, half of the nodes stay, readouts are the
-    maximum and the mean over nodes.
+    As in Lee et al. (2019) and the Encouraging Loss's experiments: width 128, each pooling keeps half of the nodes, and
+    readouts are the maximum and the mean over nodes.
 
     Args:
         features: Features per node.

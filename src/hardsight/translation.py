@@ -1,4 +1,4 @@
-"""Machine translation with a small Transformer: one class per token of a vocabulary, so any loss of this package fits.
+"""Machine translation with a small Transformer: one class per token of a vocabulary, so any loss of logits fits.
 
 Sentences are texts with their tokens separated by spaces. What is hard is then a token: `token_table` scores each with
 the hidden state and the output layer, as `hardsight.score_features` does.
@@ -127,7 +127,7 @@ class Vocabulary:
 
 
 class Translator(nn.Module):
-    """A Transformer (Vaswani et al., 2017) with layer normalization first, as those that train without tricks.
+    """A Transformer (Vaswani et al., 2017) with layer normalization before each block, which is easier to train.
 
     Its last linear layer, ``head``, has one output per token of the target language and weights of its own.
 
@@ -284,7 +284,7 @@ def train_translation(
     progress: bool = False,
     **network: Any,
 ) -> Translation:
-    """Train a `Translator` with AdamW; the rate falls with the root of the step, weights are averaged over epochs.
+    """Train a `Translator` with AdamW: the rate rises, then falls with the root of the step; late weights are averaged.
 
     Args:
         pairs: Sentences and their translations.
