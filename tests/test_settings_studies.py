@@ -49,6 +49,7 @@ def test_pacs_reports_each_selection_and_chooses_the_scale_by_the_training_domai
     assert [name for name, _, _ in calls] == (["avh:8", "avh:16"] if loss == "avh" else ["ce"])
     for _, target, options in calls:
         assert (target, options["seed"], options["weights"]) == ("inverted", 3, "imagenet.pt")
+        assert options["recipe"].epochs == 2
 
 
 def test_domains_of_the_smoke_scale_share_no_sample(cell):

@@ -278,7 +278,9 @@ def test_the_hardest_sentences_come_first_and_the_hardest_tokens_are_darkest(tra
     pairs = [("ein hund", "a dog"), ("ein mann", "a runs"), ("mann und hund", "man and dog")]  # the second is wrong
     table = token_table(trained, pairs)
     page = write_token_page(table, trained, pairs, tmp_path / "tokens.html").read_text()
+    two = write_token_page(table, trained, pairs, tmp_path / "two.html", most=2).read_text()
     sentences = re.findall(r'class="source" dir="auto">([^<]*)<', page)
+    assert re.findall(r'class="source" dir="auto">([^<]*)<', two) == sentences[:2]
     hardness = dict(zip(table["id"], table["avh"], strict=True))
     means = {a: np.mean([hardness[f"{k}:{p}"] for p in range(len(b.split()))]) for k, (a, b) in enumerate(pairs)}
     assert sentences == sorted(means, key=means.get, reverse=True)
