@@ -26,5 +26,5 @@ print(f"BLEU on sentences that were held out: {translation.bleu(held_out):.1f}")
 table = token_table(translation, held_out)
 print("hardest words, with the number of tokens and the mean AVH:")
 for word, n, mean in hardest_words(table, translation.target, least=3)[:5]:
-    print(f"  {word:12} {n:4} {mean:.4f}")
+    print(f"  {word:12} {n:4} {mean:.3g}")
 print("wrote", write_token_page(table, translation, held_out, "tokens.html"))

@@ -69,6 +69,13 @@ def test_bad_domains_are_refused(folder):
         leave_one_out("small-cnn", parts, "a", out=folder / "run", validation=0)
     with pytest.raises(hs.HardsightError, match="domains"):
         leave_one_out("small-cnn", parts, "a", without=["b", "c"], out=folder / "run")
+    with pytest.raises(hs.HardsightError, match=r"without.*'d'"):
+        leave_one_out("small-cnn", parts, "a", without="d", out=folder / "run")
+    with pytest.raises(hs.HardsightError, match="target"):
+        leave_one_out("small-cnn", parts, ["a"], out=folder / "run")
+    single = {name: View(part, np.unique(part.labels, return_index=True)[1]) for name, part in parts.items()}
+    with pytest.raises(hs.HardsightError, match="held out"):
+        leave_one_out("small-cnn", single, "a", out=folder / "run")
     for seed in (-1, 1.5):
         with pytest.raises(hs.HardsightError, match="seed"):
             leave_one_out("small-cnn", parts, "a", out=folder / "run", seed=seed)
@@ -121,14 +128,24 @@ def test_what_is_held_out_follows_the_seed_and_leaves_a_sample_of_every_class(tm
 
     def spy(model, data, test, **options):
         trained_on.append(set(data.ids))
-        assert set(data.labels.tolist()) == {0, 1, 2}
+        counts.append(np.bincount(data.labels).tolist())
+        assert (options["loss"], options["weights"]) == ("avh:8", "pretrained.pt")
         raise RuntimeError("seen enough")
 
     monkeypatch.setattr(dg, "train", spy)
-    for seed in (0, 0, 1):
+    counts, options = [], {"loss": "avh:8", "weights": "pretrained.pt", "out": tmp_path / "run"}
+    for share, seed in ((0.5, 0), (0.5, 0), (0.5, 1), (0.01, 0)):
         with pytest.raises(RuntimeError, match="seen enough"):
-            leave_one_out("small-cnn", parts, "a", out=tmp_path / "run", validation=0.5, seed=seed)
+            leave_one_out("small-cnn", parts, "a", validation=share, seed=seed, **options)
     assert trained_on[0] == trained_on[1] != trained_on[2]
+    assert counts == [[5, 1, 1]] * 3 + [[9, 1, 1]]  # at least one of a class is held out, and never all
+
+
+def test_a_run_without_a_domain_knows_the_names_of_the_classes(folder):
+    recipe = hs.Recipe(epochs=1, batch_size=2)
+    options = {"recipe": recipe, "validation": 0.4, "device": "cpu", "progress": False}
+    run = leave_one_out("small-cnn", open_domains(folder), "sketch", out=folder / "run", **options)
+    assert hs.Dynamics(run.path / "test").meta.class_names == ["cat", "dog"]
 
 
 def test_a_domain_may_be_called_as_what_is_held_out(tmp_path):
@@ -156,11 +173,16 @@ def test_options_are_chosen_without_the_test_domain(monkeypatch, tmp_path, selec
 
     def fake(model, domains, target, *, out, without=(), loss):
         good = loss == "good"
+        assert out not in folders
+        folders.append(out)
         if target == "c":
-            return DomainRun(target, np.array([0.9 if good else 0.2]), np.array([0.1 if good else 0.99]), out)
+            validation = np.array([0.9, 0.1]) if good else np.array([0.2, 0.3])
+            return DomainRun(target, validation, np.array([0.1, 0.1]) if good else np.array([0.9, 0.99]), out)
         assert without == ["c"]
-        return DomainRun(target, np.array([0.5]), np.array([0.8 if good else 0.3]), out)
+        # In the epoch that its own validation selects, the second; the other one would turn the order round.
+        return DomainRun(target, np.array([0.4, 0.5]), np.array([0.2, 0.5] if good else [0.9, 0.3]), out)
 
+    folders = []
     monkeypatch.setattr(dg, "leave_one_out", fake)
     options = {"x": {"loss": "bad"}, "y": {"loss": "good"}}
     name, run = best_option("small-cnn", digits_by_domain(), "c", options, out=tmp_path, selection=selection)
@@ -171,18 +193,40 @@ def test_options_are_chosen_without_the_test_domain(monkeypatch, tmp_path, selec
 
 def test_bad_options_and_images_are_one_sentence(folder, tmp_path):
     parts = digits_by_domain()
-    for options, named in (({}, "options"), ({"x": {"los": "ce"}}, "loss"), ({"x": {"recipe": RECIPE}}, "recipe")):
+    for options, named in (
+        ({}, "options"),
+        (["x"], "options"),
+        ({"x": "avh:8"}, "options"),
+        ({"../x": {"loss": "ce"}}, "name"),
+        ({8: {"loss": "avh:8"}}, "name"),
+        ({"x": {"los": "ce"}}, "loss"),
+        ({"x": {"recipe": RECIPE}}, "recipe"),
+    ):
         with pytest.raises(hs.HardsightError, match=named):
             best_option("small-cnn", parts, "a", options, out=tmp_path / "none", recipe=RECIPE)
+    for target, settings, named in (("z", {}, "target"), ("a", {"los": "ce"}, "loss")):
+        with pytest.raises(hs.HardsightError, match=named):
+            best_option("small-cnn", parts, target, {"x": {}}, out=tmp_path / "none", **settings)
     assert not (tmp_path / "none").exists()
+    for column in ("site", 3, {"a": 1}, np.zeros((1797, 2))):
+        with pytest.raises(hs.HardsightError, match="column"):
+            open_domains("digits", column)
+    for data in (None, 3, ["a", "b"]):
+        with pytest.raises(hs.HardsightError, match="folder"):
+            open_domains(data)
     for missing in (None, "", float("nan"), pd.NA, pd.NaT):
         with pytest.raises(hs.HardsightError, match="sample 1"):
             open_domains("digits", ["a", missing] + ["b"] * 1795)
     (folder / "photo" / "cat" / "1.png").write_bytes(b"no image")
     with pytest.raises(hs.HardsightError, match=r"cat/1\.png"):
         decoded(open_domains(folder)["photo"], 8)
-    with pytest.raises(hs.HardsightError, match="size"):
-        decoded(parts["a"], 0)
+    for size in (0, 10**9):
+        with pytest.raises(hs.HardsightError, match="size"):
+            decoded(parts["a"], size)
+    (tmp_path / "flat" / "cat").mkdir(parents=True)  # a folder of classes, not of domains
+    Image.new("RGB", (6, 4)).save(tmp_path / "flat" / "cat" / "1.png")
+    with pytest.raises(hs.HardsightError, match="per class"):
+        open_domains(tmp_path / "flat")
 
 
 def test_labels_of_the_target_change_no_weight_and_no_selection(tmp_path):

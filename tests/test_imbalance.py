@@ -97,6 +97,8 @@ def test_they_fit_into_losses():
         (lambda: ldam_margins(torch.ones(2, 2)), r"counts .*\(C,\), got \(2, 2\)"),
         (lambda: effective_number_weights([1, 2], 1.1), r"beta .*got 1\.1"),
         (lambda: deferred_weights([1, 2], 3, -0.1), r"beta .*got -0\.1"),
+        (lambda: deferred_weights([1, 2], -3), "start"),
+        (lambda: deferred_weights([1, 2], math.nan), "start"),
         (lambda: ldam_margins([1, 2], 0.0), "largest must"),
     ],
 )

@@ -12,7 +12,7 @@ from hardsight.data import ArraySamples, load_digits, open_data
 from hardsight.longtail import accuracy_by_frequency, long_tailed, long_tailed_counts, retrain_head
 
 
-@pytest.mark.parametrize("ratio", [1, 10, 100])
+@pytest.mark.parametrize("ratio", [1, 10, 20, 50, 100, 200])
 def test_counts_are_those_of_the_long_tailed_cifar(ratio):
     counts = long_tailed_counts([5000] * 10, ratio)
     assert counts.tolist() == [int(5000 * (1 / ratio) ** (k / 9)) for k in range(10)]
@@ -21,6 +21,15 @@ def test_counts_are_those_of_the_long_tailed_cifar(ratio):
     )  # the smallest class decides
     step = long_tailed_counts([5000] * 10, ratio, "step")
     assert step.tolist() == [5000] * 5 + [5000 // ratio] * 5
+    hundred = long_tailed_counts([500] * 100, ratio)  # CIFAR-100
+    assert hundred.tolist() == [int(500 * (1 / ratio) ** (k / 99)) for k in range(100)]
+
+
+@pytest.mark.parametrize("ratio", [3, 49, 98, 107, 196])
+def test_the_rarest_class_keeps_exactly_its_share(ratio):
+    """Where the reciprocal of the ratio is rounded down, too."""
+    assert long_tailed_counts([5 * ratio] * 3, ratio)[-1] == 5
+    assert long_tailed_counts([ratio] * 4, ratio, "step").tolist() == [ratio, ratio, 1, 1]
 
 
 def test_a_subset_keeps_ids_and_labels_and_follows_the_seed():
@@ -45,12 +54,12 @@ def test_a_ratio_that_empties_a_class_is_refused():
 
 def test_accuracy_by_frequency_counts_training_samples():
     counts = [101, 100, 20, 19]
-    label = np.array([0, 0, 1, 1, 2, 2, 3, 3, 3])
-    pred = np.array([0, 1, 1, 1, 0, 2, 3, 3, 0])
-    assert accuracy_by_frequency(pred, label, counts) == {
-        "all": pytest.approx(6 / 9),
+    label = np.array([0, 0, 1, 1, 1, 2, 2, 3, 3, 3])
+    pred = np.array([0, 1, 1, 1, 1, 0, 0, 3, 3, 0])
+    assert accuracy_by_frequency(pred, label, counts) == {  # over samples, not over classes
+        "all": pytest.approx(6 / 10),
         "many": 0.5,
-        "medium": 0.75,
+        "medium": pytest.approx(3 / 5),
         "few": pytest.approx(2 / 3),
     }
     assert np.isnan(accuracy_by_frequency(pred[:2], label[:2], counts)["few"])
@@ -91,6 +100,39 @@ def test_a_retrained_head_sees_every_class_equally_often(monkeypatch):
     retrained = retrain_head(network, data, epochs=1, device="cpu")
     np.testing.assert_allclose(drawn[0], drawn[0][0])
     assert retrained.module[1].bias.abs().max() < 25
+
+
+def test_a_retrained_head_is_the_written_out_training(monkeypatch, tmp_path):
+    """SGD with momentum and weight decay along a cosine, on the drawn rows; a sample that is no image is left out."""
+    images, classes, drawn = load_digits()[0][:61], np.arange(61) % 3, []
+    for k, (image, label) in enumerate(zip(images, classes, strict=True)):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / str(label) / f"{k:02}.png")
+    (tmp_path / "0" / "03.png").write_bytes(b"no image")
+    data = open_data(str(tmp_path))
+    original = torch.multinomial
+    monkeypatch.setattr(
+        torch, "multinomial", lambda *args, **options: drawn.append(original(*args, **options)) or drawn[-1]
+    )
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    model = hs.Model(network, "linear", lambda image: torch.tensor(np.asarray(image.convert("L"))) / 255)
+    options = {"epochs": 4, "batch_size": 16, "lr": 0.3, "momentum": 0.8, "weight_decay": 0.01, "seed": 5}
+    with pytest.warns(UserWarning, match="03.png"):
+        layer = retrain_head(model, data, device="cpu", **options).module[1]
+    kept = [index for index, id_ in enumerate(data.ids) if not id_.endswith("03.png")]
+    x = np.stack([np.asarray(data.load(index, 1)[0], float).ravel() / 255 for index in kept])
+    y = np.asarray(data.labels)[kept]
+    torch.manual_seed(5)
+    start = torch.nn.Linear(64, 3)
+    w, speed = np.c_[start.weight.detach().double().numpy(), start.bias.detach().double().numpy()], 0.0
+    assert len(drawn) == 4 * 60 // 16
+    for step, rows in enumerate(drawn):
+        inputs, target = np.c_[x[rows.numpy()], np.ones(16)], np.eye(3)[y[rows.numpy()]]
+        p = np.exp(inputs @ w.T)
+        gradient = (p / p.sum(1, keepdims=True) - target).T @ inputs / 16 + 0.01 * w
+        speed = 0.8 * speed + gradient
+        w = w - 0.3 * (1 + np.cos(np.pi * step / len(drawn))) / 2 * speed
+    np.testing.assert_allclose(np.c_[layer.weight.detach().numpy(), layer.bias.detach().numpy()], w, atol=1e-5)
 
 
 def test_the_bonus_without_class_weights(tmp_path):
@@ -146,13 +188,20 @@ def test_bad_numbers_are_one_sentence():
         ([0, 1], [0, 3], {}, "label"),
         ([0, 1], [0, -1], {}, "label"),
         ([0, 1, 1], [0, 1], {}, "pred"),
+        ([0, 1], ["a", "b"], {}, "label"),
+        ([0, 1], [0, 1], {"few": "20"}, "few"),
         ([0, 1], [0, 1], {"many": 10, "few": 50}, "few"),
-        ([0, 1], [0, 1], {"many": float("nan")}, "few"),
+        ([0, 1], [0, 1], {"many": float("nan")}, "many"),
         ([0, 1], [0.0, 1.0], {}, "class indices"),
         ([], [], {}, "class indices"),
     ):
         with pytest.raises(hs.HardsightError, match=named):
             accuracy_by_frequency(np.array(pred), np.array(label), [100, 50], **options)
+    with pytest.raises(hs.HardsightError, match="counts"):
+        long_tailed_counts(["a", "b"], 2)
+    normed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(64, 10))
+    with pytest.raises(hs.HardsightError, match="computed"):  # a new weight would be lost
+        retrain_head(torch.nn.Sequential(torch.nn.Flatten(), normed), "digits", device="cpu")
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5))  # the digits have 10 classes
     for options, named in (
         ({}, "labels"),
@@ -161,6 +210,7 @@ def test_bad_numbers_are_one_sentence():
         ({"lr": -1.0}, "lr"),
         ({"momentum": 2}, "momentum"),
         ({"weight_decay": float("nan")}, "weight_decay"),
+        ({"seed": 2**70}, "seed"),
     ):
         with pytest.raises(hs.HardsightError, match=named):
             retrain_head(network, "digits", device="cpu", **options)

@@ -143,6 +143,47 @@ def test_training_hands_over_every_real_token_once(monkeypatch):
     assert contexts[0]["label_smoothing"] == 0.2
 
 
+def test_rates_rise_and_fall_with_the_root_and_batches_keep_to_their_tokens(monkeypatch):
+    rates, norms, options, sizes = [], [], [], []
+    adam, forward = torch.optim.AdamW, Translator.forward
+
+    def step(optimizer, *_):
+        (group,) = optimizer.param_groups
+        rates.append(group["lr"])
+        norms.append(math.sqrt(sum(weight.grad.pow(2).sum().item() for weight in group["params"])))
+
+    def make(weights, **given):
+        options.append(given)
+        optimizer = adam(weights, **given)
+        optimizer.register_step_pre_hook(step)
+        return optimizer
+
+    def spy(self, source, target):
+        sizes.append(len(source) * max(source.shape[1], target.shape[1] + 1))
+        return forward(self, source, target)
+
+    monkeypatch.setattr(torch.optim, "AdamW", make)
+    monkeypatch.setattr(Translator, "forward", spy)
+    settings = {"epochs": 3, "averaged": 1, "tokens": 48, "warmup": 4, "lr": 0.01, "weight_decay": 0.3}
+    train_translation(toy_pairs(60), device="cpu", **settings, **NETWORK)
+    assert len(rates) > 12
+    assert rates == pytest.approx([0.01 * min(k / 4, (4 / k) ** 0.5) for k in range(1, len(rates) + 1)])
+    assert max(norms) == pytest.approx(1)  # clipped
+    assert [(given["lr"], given["betas"], given["weight_decay"]) for given in options] == [(0.01, (0.9, 0.98), 0.3)]
+    assert 40 <= max(sizes) <= 48
+
+
+def test_dropout_is_off_in_translations_and_rows():
+    """Also of a model that is being trained."""
+    pairs, network = toy_pairs(40), NETWORK | {"dropout": 0.5}
+    translation = train_translation(pairs, epochs=2, averaged=1, lr=0.01, device="cpu", **network)
+    translations, scores = translation.translate(["ein hund rennt und"] * 3), token_table(translation, pairs)["nll"]
+    translation.model.train()
+    assert translation.translate(["ein hund rennt und"] * 3) == translations
+    translation.model.train()
+    np.testing.assert_array_equal(token_table(translation, pairs)["nll"], scores)
+
+
 def test_weights_are_the_mean_of_those_after_the_last_epochs():
     options = {"warmup": 5, "lr": 0.01, "device": "cpu", "tokens": 64, **NETWORK}
     second, third, mean = (
@@ -181,8 +222,8 @@ def naive_bleu(translations, references):
 
 
 def test_bleu_is_that_of_the_tokens_as_they_are(trained, monkeypatch):
-    translations = ["a dog is n't here , is it ?", "the man ( who runs ) sleeps"]
-    references = ["a dog is n't here today , or is it ?", "the man ( who runs ) sleeps now and-then"]
+    translations = ["The dog is n't here , is it ?", "the man ( who runs and/or walks ) sleeps"]
+    references = ["the dog is n't here today , or is it ?", "the man ( who runs and/or hops ) sleeps now and-then"]
     monkeypatch.setattr(Translation, "translate", lambda self, sentences, **search: translations)
     value = trained.bleu([("ein", reference) for reference in references])
     assert value == pytest.approx(naive_bleu(translations, references))
@@ -226,8 +267,9 @@ def test_the_page_shows_sentences_as_text(trained, tmp_path):
     assert "&lt;b&gt;dog&lt;/b&gt;" in page
     assert not {"\u202e", "\u2066"} & set(page)  # which would turn round what follows
     assert "default-src 'none'" in html.unescape(page)
-    with pytest.raises(hs.HardsightError, match="table"):
-        write_token_page(token_table(trained, pairs), trained, [], tmp_path / "none.html")
+    for none in ([], ["ab", "abc"], None):
+        with pytest.raises(hs.HardsightError, match="pairs"):
+            write_token_page(token_table(trained, pairs), trained, none, tmp_path / "none.html")
     with pytest.raises(hs.HardsightError, match="most"):
         write_token_page(token_table(trained, pairs), trained, pairs, tmp_path / "none.html", most=-1)
 
@@ -236,15 +278,34 @@ def test_the_hardest_sentences_come_first_and_the_hardest_tokens_are_darkest(tra
     pairs = [("ein hund", "a dog"), ("ein mann", "a runs"), ("mann und hund", "man and dog")]  # the second is wrong
     table = token_table(trained, pairs)
     page = write_token_page(table, trained, pairs, tmp_path / "tokens.html").read_text()
+    two = write_token_page(table, trained, pairs, tmp_path / "two.html", most=2).read_text()
     sentences = re.findall(r'class="source" dir="auto">([^<]*)<', page)
+    assert re.findall(r'class="source" dir="auto">([^<]*)<', two) == sentences[:2]
     hardness = dict(zip(table["id"], table["avh"], strict=True))
     means = {a: np.mean([hardness[f"{k}:{p}"] for p in range(len(b.split()))]) for k, (a, b) in enumerate(pairs)}
     assert sentences == sorted(means, key=means.get, reverse=True)
     tokens = re.findall(r'class="t(\d)" title="([^"]*)"', page)
     assert len(tokens) == 7
-    by_hardness = [int(shade) for shade, _ in sorted(tokens, key=lambda token: float(token[1]))]
-    assert by_hardness == sorted(by_hardness)
-    assert by_hardness[0] < by_hardness[-1]
+    shades = [int(shade) for shade, _ in sorted(tokens, key=lambda token: float(token[1]))]
+    assert shades == sorted(shades)
+    assert shades[0] < shades[-1]
+    shown = max(hardness[f"1:{place}"] for place in (0, 1)) * len(trained.target)  # C·AVH
+    assert float(tokens[1][1]) == pytest.approx(shown, rel=1e-3)
+
+
+def test_a_score_that_is_small_where_it_is_hard_is_shown_as_it_is(trained, tmp_path):
+    pairs = toy_pairs(60)
+    table = token_table(trained, pairs)
+    words = hardest_words(table, trained.target, by="confidence", least=5)
+    means = [mean for _, _, mean in words]
+    assert means == sorted(means)
+    assert 0 < means[0] < means[-1] <= 1
+    page = write_token_page(table, trained, pairs, tmp_path / "tokens.html", by="confidence").read_text()
+    tokens = re.findall(r'class="t(\d)" title="([^"]*)"', page)
+    by_confidence = [int(shade) for shade, _ in sorted(tokens, key=lambda token: float(token[1]))]
+    assert by_confidence[0] == 9
+    assert by_confidence[-1] == 0
+    assert all(0 <= float(value) <= 1 for _, value in tokens)
 
 
 def test_bad_input_is_refused(trained, tmp_path):
@@ -284,6 +345,8 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
     with pytest.raises(hs.HardsightError, match="vocabulary"):
         hardest_words(table, short)
     assert not (tmp_path / "tokens.html").exists()
+    with pytest.raises(hs.HardsightError, match="folder"):
+        write_token_page(table, trained, pairs, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +354,8 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
     [
         ({"epochs": 0}, "epochs"),
         ({"averaged": 0}, "averaged"),
+        ({"least": "2"}, "least"),
+        ({"least": 1000}, "spaces"),  # no token is known, as in texts that nobody tokenized
         ({"warmup": 0}, "warmup"),
         ({"label_smoothing": 2.0}, "label_smoothing"),
         ({"width": 30, "heads": 4}, "width"),
@@ -300,6 +365,8 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
         ({"dropout": 2.0}, "dropout"),
         ({"weight_decay": -1}, "weight_decay"),
         ({"loss": "avh:16"}, "features"),
+        ({"loss": "el:0.5,defer=30"}, "defer=30"),  # with 30 epochs
+        ({"seed": 2**70}, "seed"),
     ],
 )
 def test_bad_options_are_one_sentence(options, named):
@@ -318,8 +385,10 @@ def test_nothing_to_translate_and_unreadable_text_are_one_sentence(trained, tmp_
     ):
         with pytest.raises(hs.HardsightError, match="pairs"):
             call()
-    with pytest.raises(hs.HardsightError, match="list of texts"):
-        trained.translate("ein hund")
+    for call in (trained.translate, Vocabulary.of):
+        for texts in ("ein hund", [None]):
+            with pytest.raises(hs.HardsightError, match="list of texts"):
+                call(texts)
     for call in (trained.bleu, lambda pairs, **options: token_table(trained, pairs, **options)):
         with pytest.raises(hs.HardsightError, match="batch_size"):
             call(toy_pairs(3), batch_size=0)

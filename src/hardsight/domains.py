@@ -41,6 +41,7 @@ from hardsight.training import train
 SELECTIONS = ("train-domain", "last", "oracle")
 _HELD_OUT = "held out/"  # before the ids of samples that were held out
 _THREADS = 8
+_LARGEST = 10_000  # pixels per side
 _NO_NAME = {"", "None", "nan", "NaN", "<NA>", "NaT"}  # a missing value of a column, as text
 
 
@@ -94,6 +95,10 @@ def open_domains(data: Any, domains: Sequence[str] | None = None) -> dict[str, S
         {'a': 599, 'b': 599, 'c': 599}
     """
     if domains is not None:
+        if isinstance(domains, (str, Mapping)) or not hasattr(domains, "__iter__") or getattr(domains, "ndim", 1) != 1:
+            raise InputTypeError(
+                f"domains must be a column with one domain per sample, got a {type(domains).__name__}."
+            )
         if missing := [row for row, name in enumerate(domains) if str(name) in _NO_NAME]:
             raise InputError(f"domains must name one domain per sample, got none for sample {missing[0]}.")
         whole, column = open_data(data), np.asarray([str(name) for name in domains])
@@ -104,12 +109,20 @@ def open_domains(data: Any, domains: Sequence[str] | None = None) -> dict[str, S
         }
     elif isinstance(data, Mapping):
         parts = {str(name): open_data(part) for name, part in data.items()}
+    elif not isinstance(data, (str, Path)):
+        raise InputTypeError(
+            f"data must be a folder or a mapping of domains, or come with domains, got a {type(data).__name__}."
+        )
     else:
         folder = Path(data)
         if not folder.is_dir():
             raise MissingPathError(f"data: there is no folder {str(folder)!r}; name one with a folder per domain.")
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         parts = {name: open_data(folder / name) for name in names}
+        if unlabeled := [name for name, samples in parts.items() if samples.labels is None]:
+            raise InputError(
+                f"data: {folder / unlabeled[0]} has no folder per class; expected {folder.name}/DOMAIN/CLASS/1.png."
+            )
     if len(parts) < 2:
         raise InputError(f"data must hold two domains or more, got {', '.join(parts) or 'none'}.")
     return _same_labels(parts)
@@ -143,7 +156,7 @@ def decoded(samples: Samples, size: int) -> Samples:
         size: Pixels per side; images of another size are resized.
     """
 
-    size = whole_number("size", size, 1)
+    size = whole_number("size", size, 1, _LARGEST)
 
     def pixels(index: int) -> np.ndarray:
         try:
@@ -189,9 +202,9 @@ def leave_one_out(
     seed = whole_number("seed", seed, 0)
     if not isinstance(domains, Mapping) or not all(isinstance(part, Samples) for part in domains.values()):
         raise InputTypeError("domains must be what open_domains returns: a mapping from names to samples.")
+    without = [without] if isinstance(without, str) else list(without or ())
     for name in (target, *without):
-        if name not in domains:
-            raise InputError(f"target: there is no domain {name!r}; {did_you_mean(name, domains)}")
+        _check_domain(name, domains, "target" if name is target else "without")
     Range(0, 1, "()").check(validation, "validation")
     training, held_out = {}, {}
     for number, (name, samples) in enumerate(domains.items()):
@@ -204,6 +217,8 @@ def leave_one_out(
         name = recipe or (model if isinstance(model, str) else "")
         recipe = recipe_of(name) if name else Recipe()
     validating = JoinedSamples(held_out)
+    if not len(validating):
+        raise InputError("domains: the training domains have one sample per class, so that none can be held out.")
     trained = train(
         model,
         JoinedSamples(training),
@@ -222,6 +237,11 @@ def leave_one_out(
     correct, inside = dynamics.matrix("correct"), np.isin(np.asarray(dynamics.ids), np.asarray(validating.ids))
     validated, tested = (np.nanmean(correct[rows], axis=0) for rows in (inside, ~inside))
     return DomainRun(target, validated, tested, trained.path)
+
+
+def _check_domain(name: str, domains: Mapping[str, Samples], option: str) -> None:
+    if not isinstance(name, str) or name not in domains:
+        raise InputError(f"{option}: there is no domain {name!r}; {did_you_mean(name, domains)}")
 
 
 def _held_out_rows(labels: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
@@ -254,25 +274,29 @@ def best_option(
         settings: Further arguments of `leave_one_out`, for every option.
     """
     check_choice(selection, ("train-domain", "leave-one-domain-out"), "selection")
-    if not options:
-        raise InputError('options must have one option or more, such as {"8": {"loss": "avh:8"}}, got none.')
+    if not isinstance(options, Mapping) or not options or not all(isinstance(o, Mapping) for o in options.values()):
+        raise InputError('options must be one or more mappings by name, such as {"8": {"loss": "avh:8"}}.')
+    _check_domain(target, domains, "target")
     allowed = inspect.signature(leave_one_out).parameters.keys() - {"model", "domains", "target", "out", "without"}
     for name, arguments in options.items():
-        for argument in arguments:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InputError(f"options: a name must be a text that can name a folder, got {name!r}.")
+        for argument in (*arguments, *(settings.keys() - {"without"})):
             if argument not in allowed:
                 raise InputError(f"options: {name} sets {argument!r}; {did_you_mean(argument, sorted(allowed))}")
-            if argument in settings:
-                raise InputError(f"options: {name} sets {argument}, which is given for every option, too.")
+        if twice := settings.keys() & arguments.keys():
+            raise InputError(f"options: {name} sets {min(twice)}, which is given for every option, too.")
+    without = list(settings.pop("without", ()))
 
-    def run(name: str, domain: str, **without: Any) -> DomainRun:
-        folder = name if domain == target else f"{name}-without-{domain}"
-        return leave_one_out(model, domains, domain, out=Path(out) / folder, **without, **settings, **options[name])
+    def run(name: str, domain: str, left_out: Sequence[str]) -> DomainRun:
+        folder = Path(out) / (name if domain == target else f"{name}-without-{domain}")
+        return leave_one_out(model, domains, domain, out=folder, without=left_out, **settings, **options[name])
 
     if selection == "train-domain":
-        runs = {name: run(name, target) for name in options}
+        runs = {name: run(name, target, without) for name in options}
         name = max(runs, key=lambda name: runs[name].validation.max())
         return name, runs[name]
-    others = [domain for domain in domains if domain != target]
-    means = {name: np.mean([run(name, other, without=[target]).accuracy() for other in others]) for name in options}
+    others = [domain for domain in domains if domain not in (target, *without)]
+    means = {name: np.mean([run(name, other, [*without, target]).accuracy() for other in others]) for name in options}
     name = max(means, key=means.__getitem__)
-    return name, run(name, target)
+    return name, run(name, target, without)

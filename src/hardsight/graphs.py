@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from hardsight.devices import find_device
-from hardsight.errors import InputError, MissingPathError
+from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import need
 from hardsight.heads import capture
 from hardsight.registry import Range, whole_number
@@ -47,9 +47,10 @@ def read_tu(folder: str | Path) -> list[Any]:
     def read(kind: str, dtype: type = np.int64) -> np.ndarray | None:
         file = Path(f"{start}{kind}.txt")
         try:
-            return np.loadtxt(file, dtype=dtype, delimiter=",", ndmin=2) if file.is_file() else None
-        except ValueError as error:
-            raise InputError(f"data: {file.name} must hold numbers separated by commas ({error}).") from None
+            return np.loadtxt(file, dtype, delimiter=",", ndmin=2, encoding="utf-8-sig") if file.is_file() else None
+        except ValueError:
+            kind = "numbers" if dtype is np.float64 else "integers"
+            raise InputError(f"data: {file.name} must hold {kind} separated by commas, as many in each line.") from None
 
     edges, member, label = (read(kind) for kind in ("A", "graph_indicator", "graph_labels"))
     if edges is None or member is None or label is None:
@@ -57,7 +58,11 @@ def read_tu(folder: str | Path) -> list[Any]:
     if not (edges.size and member.size and label.size):
         raise InputError(f"data: the files of {folder} must hold at least one graph with an edge, got an empty file.")
     graph, classes = member[:, 0] - 1, np.unique(label[:, 0], return_inverse=True)[1]
-    if (np.diff(graph) < 0).any() or graph.min() < 0 or graph.max() >= len(classes) or edges.shape[1] != 2:
+    if graph.max() >= len(classes):
+        raise InputError(
+            f"data: {folder} has nodes of graph {graph.max() + 1:,}, but its graph labels end at {len(classes):,}."
+        )
+    if (np.diff(graph) < 0).any() or graph.min() < 0 or edges.shape[1] != 2:
         raise InputError(f"data: the nodes of {folder} must be listed graph by graph, and edges be pairs of nodes.")
     sizes = np.bincount(graph, minlength=len(classes))
     if not sizes.all():
@@ -66,7 +71,7 @@ def read_tu(folder: str | Path) -> list[Any]:
     parts = [] if attributes is None else [torch.tensor(attributes, dtype=torch.float32)]
     ends, listed = torch.from_numpy(edges.T - 1), (part for part in (attributes, kinds) if part is not None)
     if any(len(part) != len(graph) for part in listed) or ends.min() < 0 or ends.max() >= len(graph):
-        raise InputError(f"data: the files of {folder} must speak of the same {len(graph):,} nodes.")
+        raise InputError(f"data: the files of {folder} must describe the same {len(graph):,} nodes.")
     if kinds is not None:
         values = kinds[:, 0]
         if int(values.max()) - int(values.min()) >= _MOST_LABELS:
@@ -88,10 +93,10 @@ def read_tu(folder: str | Path) -> list[Any]:
 
 
 class SAGPoolNet(nn.Module):
-    """Three times a graph convolution and self-attention pooling; the sum of their readouts through three layers.
+    """Three graph convolutions, each with self-attention pooling, and three linear layers on the sum of their readouts.
 
-    As in Lee et al. (2019) and the Encouraging Loss's experiments: width 128, half of the nodes stay, readouts are the
-    maximum and the mean over nodes.
+    As in Lee et al. (2019) and the Encouraging Loss's experiments: width 128, each pooling keeps half of the nodes, and
+    readouts are the maximum and the mean over nodes.
 
     Args:
         features: Features per node.
@@ -103,7 +108,9 @@ class SAGPoolNet(nn.Module):
 
     def __init__(self, features: int, classes: int, width: int = 128, ratio: float = 0.5, dropout: float = 0.5) -> None:
         super().__init__()
-        layers = need("torch_geometric.nn")
+        layers, width = need("torch_geometric.nn"), whole_number("width", width, 2)
+        Range(0, 1, "(]").check(ratio, "ratio")
+        Range(0, 1, "[)").check(dropout, "dropout")
         self.convolutions = nn.ModuleList(layers.GCNConv(width if k else features, width) for k in range(3))
         self.pools = nn.ModuleList(layers.SAGPooling(width, ratio, GNN=layers.GCNConv) for _ in range(3))
         self.layers = nn.Sequential(
@@ -154,7 +161,7 @@ class PackedGraphs:
         self.x = torch.cat([graph.x for graph in graphs]).to(device)
         self.y = torch.cat([graph.y.flatten() for graph in graphs]).to(device, torch.int64)
         self.edges = torch.cat([graph.edge_index for graph in graphs], 1).to(device)  # numbered within each graph
-        self.nodes = np.array([graph.num_nodes for graph in graphs])
+        self.nodes = np.array([len(graph.x) for graph in graphs])  # `num_nodes` can be set to anything
         self.edge_counts = np.array([graph.edge_index.shape[1] for graph in graphs])
 
     def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -226,15 +233,21 @@ def train_graphs(
         recorder: A `hardsight.Recorder` for the training graphs.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
+    if isinstance(graphs, (str, Path)) or not hasattr(graphs, "__iter__"):
+        raise InputTypeError(
+            f"graphs must be a list of torch-geometric's Data, as read_tu gives it, got {graphs!r:.80}."
+        )
     place, graphs, most_epochs = find_device(device), list(graphs), whole_number("most_epochs", most_epochs, 1)
     batch_size, patience = whole_number("batch_size", batch_size, 1), whole_number("patience", patience, 1)
     Range(0, ends="()").check(lr, "lr")
     Range(0).check(weight_decay, "weight_decay")
-    parts = split_graphs(len(graphs), whole_number("seed", seed, 0))
+    parts = split_graphs(len(graphs), whole_number("seed", seed, 0, 2**63 - 1))
     if min(map(len, parts)) < 1:
         raise InputError(f"graphs must be 10 or more, to be split into three parts, got {len(graphs)}.")
     need("torch_geometric")
     packed = PackedGraphs(graphs, place)
+    if len(packed.y.unique()) < 2:
+        raise InputError("graphs must be of two classes or more, got one.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = SAGPoolNet(packed.x.shape[1], int(packed.y.max()) + 1).to(place)

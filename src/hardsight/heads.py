@@ -397,8 +397,12 @@ def forward(network: nn.Module, inputs: Any) -> Any:
         return network(**inputs)
     if is_graph(inputs):
         parameters = inspect.signature(network.forward).parameters.values()
-        if all(p.name in inputs for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD):
+        required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+        missing = [p.name for p in required if p.name not in inputs]
+        if not missing:
             return network(**{p.name: inputs[p.name] for p in parameters if p.name in inputs})
+        if len(missing) < len(required):
+            raise InputError(f"the network takes {', '.join(missing)}, which the graphs do not have.")
     return network(inputs)
 
 

@@ -23,6 +23,7 @@ from hardsight.heads import find_head
 from hardsight.models import Model, as_model
 from hardsight.predictions import predict
 from hardsight.registry import Range, check_choice, whole_number
+from hardsight.triple import as_tensor
 
 # Classes with more training samples than the first number have many, with fewer than the second one few.
 MANY, FEW = 100, 20
@@ -46,15 +47,16 @@ def long_tailed_counts(
     Range(1).check(ratio, "ratio")
     check_choice(kind, ("exponential", "step"), "kind")
     place = np.arange(len(counts)) / max(len(counts) - 1, 1)
-    kept = (counts.min() * float(ratio) ** -(place if kind == "exponential" else np.round(place))).astype(np.int64)
+    # Divided, not multiplied by a power of −1: 49 samples at a ratio of 49 leave 1, and not 0.99….
+    kept = (counts.min() / float(ratio) ** (place if kind == "exponential" else np.round(place))).astype(np.int64)
     if not counts.all():
         raise InputError(
             f"class {int(np.argmin(counts))} has no sample; a long-tailed subset needs some of every class."
         )
     if not kept.all():
         raise InputError(
-            f"ratio: {ratio:g} leaves no sample of class {int(np.argmin(kept))}: the classes have {counts.min():,} "
-            f"samples or more; give a ratio of at most {counts.min():,}."
+            f"ratio: {ratio:g} leaves no sample of class {int(np.argmin(kept))}; it can be at most {counts.min():,}, "
+            "the number of samples of the smallest class."
         )
     return kept
 
@@ -87,7 +89,12 @@ def long_tailed(
 
 def _checked_counts(counts: Sequence[int] | np.ndarray) -> np.ndarray:
     counts = np.asarray(counts)
-    if counts.ndim != 1 or not counts.size or not (np.isfinite(counts) & (counts >= 0)).all():
+    if (
+        counts.ndim != 1
+        or counts.dtype.kind not in "iuf"
+        or not counts.size
+        or not (np.isfinite(counts) & (counts >= 0)).all()
+    ):
         raise InputError(
             "counts must have the number of samples of each class (C,), 0 or more, for at least one class."
         )
@@ -113,7 +120,8 @@ def accuracy_by_frequency(
         >>> accuracy_by_frequency(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]), [500, 60, 5])
         {'all': 0.75, 'many': 1.0, 'medium': 0.5, 'few': 1.0}
     """
-    counts, pred, label = _checked_counts(counts), np.asarray(pred), np.asarray(label)
+    pred, label = (as_tensor(name, x).cpu().numpy() for name, x in (("pred", pred), ("label", label)))
+    counts = _checked_counts(counts)
     if pred.shape != label.shape or label.ndim != 1:
         raise InputError(f"pred and label must have the same shape (N,), got {pred.shape} and {label.shape}.")
     if {pred.dtype.kind, label.dtype.kind} - set("iu"):
@@ -122,8 +130,8 @@ def accuracy_by_frequency(
         raise InputError(
             f"label must lie in [0, {len(counts) - 1}], the classes of counts, got {label.min()} to {label.max()}."
         )
-    if not few <= many:
-        raise InputError(f"few must be at most many, got {few} and {many}.")
+    Range(0).check(many, "many")
+    Range(0, many).check(few, "few")
     frequency, right = counts[label], pred == label
     parts = {
         "all": np.ones(len(right), bool),
@@ -166,16 +174,22 @@ def retrain_head(
     Range(0, 1, "[)").check(momentum, "momentum")
     Range(0).check(weight_decay, "weight_decay")
     place, samples = find_device(device), open_data(data, training=True)
+    generator = torch.Generator().manual_seed(whole_number("seed", seed, 0, 2**63 - 1))
     model = replace(as_model(model), module=copy.deepcopy(as_model(model).module))
+    head = find_head(model.module)
+    if type(head.module._parameters.get("weight")) is not nn.Parameter:
+        raise InputError(
+            f"model: the weight of its head {head.path!r} is computed (parametrized) and cannot be replaced; use a "
+            "plain linear head."
+        )
     predictions = predict(model, samples, device=place)
     labels = torch.from_numpy(all_labels(samples, "data")[predictions.rows]).to(place)
-    features, head = torch.from_numpy(predictions.features).to(place), find_head(model.module)
+    features = torch.from_numpy(predictions.features).to(place)
     if labels.min() < 0 or labels.max() >= head.classes:
         raise InputError(
             f"data: labels must lie in [0, {head.classes - 1}], the classes of the network, got {int(labels.min())} to "
             f"{int(labels.max())}."
         )
-    generator = torch.Generator().manual_seed(whole_number("seed", seed, 0))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer: Any = nn.Linear(features.shape[1], head.classes, bias=head.module.bias is not None)

@@ -25,7 +25,7 @@ def did_you_mean(name: object, known: Iterable[str], most: int = 3) -> str:
         >>> did_you_mean("avg", ["avh", "avc", "norm"]), did_you_mean("?", ["avh", "norm"])
         ('did you mean avh or avc?', 'there are avh, norm.')
     """
-    known = list(known)
+    known = list(dict.fromkeys(known))
     if near := difflib.get_close_matches(str(name), known, most, 0.5):
         return f"did you mean {' or '.join(near)}?"
     return f"there are {', '.join(known[:12]) or 'none'}{' …' if len(known) > 12 else ''}."

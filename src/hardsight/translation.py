@@ -1,4 +1,4 @@
-"""Machine translation with a small Transformer: one class per token of a vocabulary, so any loss of this package fits.
+"""Machine translation with a small Transformer: one class per token of a vocabulary, so any loss of logits fits.
 
 Sentences are texts with their tokens separated by spaces. What is hard is then a token: `token_table` scores each with
 the hidden state and the output layer, as `hardsight.score_features` does.
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from hardsight.devices import find_device
-from hardsight.errors import InputError, MissingPathError
+from hardsight.directions import hardness_sign
+from hardsight.errors import InputError, InputTypeError, MissingPathError
 from hardsight.extras import need
 from hardsight.registry import Range, did_you_mean, whole_number
 from hardsight.scoring.score import score_features
@@ -43,8 +44,8 @@ def read_sentences(file: str | Path) -> list[str]:
         opened = gzip.open if file.suffix == ".gz" else open
         with opened(file, "rt", encoding="utf-8-sig") as lines:
             return [line.strip() for line in lines]
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"data: {file} must be text in UTF-8, or such a text in gzip: {error}.") from None
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error):
+        raise InputError(f"data: {file} must be text in UTF-8, plain or compressed with gzip (.gz).") from None
 
 
 def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
@@ -61,8 +62,10 @@ def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
     return pairs
 
 
-def _checked_pairs(pairs: Iterable[Pair]) -> list[Pair]:
+def checked_pairs(pairs: Iterable[Pair]) -> list[Pair]:
     """Sentences with their translations; anything else is refused."""
+    if isinstance(pairs, str) or not hasattr(pairs, "__iter__"):
+        raise InputTypeError(f"pairs must be a list of (sentence, translation), got {pairs!r:.80}.")
     pairs = list(pairs)
     for row, pair in enumerate(pairs):
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
@@ -70,6 +73,13 @@ def _checked_pairs(pairs: Iterable[Pair]) -> list[Pair]:
     if not pairs:
         raise InputError("pairs must hold at least one sentence and its translation, got none.")
     return pairs
+
+
+def _checked_texts(sentences: Iterable[str]) -> list[str]:
+    texts = [] if isinstance(sentences, str) else list(sentences)
+    if isinstance(sentences, str) or not all(isinstance(text, str) for text in texts):
+        raise InputError("sentences must be a list of texts.")
+    return texts
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class Vocabulary:
             >>> Vocabulary.of(["a dog", "a cat"]).tokens
             ('<pad>', '<s>', '</s>', '<unk>', 'a')
         """
-        counts = Counter(token for sentence in sentences for token in sentence.split())
+        counts = Counter(token for sentence in _checked_texts(sentences) for token in sentence.split())
         kept = sorted((token for token, n in counts.items() if n >= least), key=lambda token: (-counts[token], token))
         return cls((*_SPECIAL, *(token for token in kept if token not in _SPECIAL)))
 
@@ -99,12 +109,10 @@ class Vocabulary:
 
     def encode(self, sentences: Sequence[str]) -> list[Tensor]:
         """Each sentence as token numbers, with start and end; in a text, ``</s>`` and the like are unknown tokens."""
-        if isinstance(sentences, str) or not all(isinstance(sentence, str) for sentence in sentences):
-            raise InputError("sentences must be a list of texts.")
         places = {token: number for number, token in enumerate(self.tokens) if number >= len(_SPECIAL)}
         return [
             torch.tensor([START, *(places.get(token, UNKNOWN) for token in sentence.split()), END])
-            for sentence in sentences
+            for sentence in _checked_texts(sentences)
         ]
 
     def decode(self, numbers: Iterable[int]) -> str:
@@ -119,7 +127,7 @@ class Vocabulary:
 
 
 class Translator(nn.Module):
-    """A Transformer (Vaswani et al., 2017) with layer normalization first, as those that train without tricks.
+    """A Transformer (Vaswani et al., 2017) with layer normalization before each block, which is easier to train.
 
     Its last linear layer, ``head``, has one output per token of the target language and weights of its own.
 
@@ -254,7 +262,7 @@ class Translation:
 
     def bleu(self, pairs: Sequence[Pair], **search: Any) -> float:
         """BLEU of the translations, by sacrebleu, on the tokens as they are."""
-        pairs, metric = _checked_pairs(pairs), need("sacrebleu")
+        pairs, metric = checked_pairs(pairs), need("sacrebleu")
         translated = self.translate([source for source, _ in pairs], **search)
         return metric.corpus_bleu(translated, [[target for _, target in pairs]], tokenize="none", force=True).score
 
@@ -276,7 +284,7 @@ def train_translation(
     progress: bool = False,
     **network: Any,
 ) -> Translation:
-    """Train a `Translator`: Adam, an inverse square root of the step as rate, weights averaged over the last epochs.
+    """Train a `Translator` with AdamW: the rate rises, then falls with the root of the step; late weights are averaged.
 
     Args:
         pairs: Sentences and their translations.
@@ -295,9 +303,9 @@ def train_translation(
         progress: Print a line per epoch.
         network: Options of `Translator`.
     """
-    place, pairs = find_device(device), _checked_pairs(pairs)
-    limits = {"epochs": epochs, "averaged": averaged, "warmup": warmup, "tokens": tokens}
-    epochs, averaged, warmup, tokens = (whole_number(name, value, 1) for name, value in limits.items())
+    place, pairs = find_device(device), checked_pairs(pairs)
+    limits = {"epochs": epochs, "averaged": averaged, "warmup": warmup, "tokens": tokens, "least": least}
+    epochs, averaged, warmup, tokens, least = (whole_number(name, value, 1) for name, value in limits.items())
     Range(0, ends="()").check(lr, "lr")
     Range(0, 1, "[)").check(label_smoothing, "label_smoothing")
     Range(0).check(weight_decay, "weight_decay")
@@ -306,8 +314,14 @@ def train_translation(
         name = min(unknown)
         raise InputError(f"there is no option {name!r} of a Translator; {did_you_mean(name, sorted(options))}")
     vocabularies = [Vocabulary.of((pair[side] for pair in pairs), least) for side in (0, 1)]
+    for side, vocabulary in zip(("source", "target"), vocabularies, strict=True):
+        if len(vocabulary) == len(_SPECIAL):
+            raise InputError(
+                f"pairs: no token of the {side} sentences occurs {least} times or more, so there is nothing to learn; "
+                "separate tokens by spaces."
+            )
     sides = [vocabulary.encode([pair[side] for pair in pairs]) for side, vocabulary in enumerate(vocabularies)]
-    generator = torch.Generator().manual_seed(whole_number("seed", seed, 0))
+    generator = torch.Generator().manual_seed(whole_number("seed", seed, 0, 2**63 - 1))
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         torch.manual_seed(seed)
         model = Translator(len(vocabularies[0]), len(vocabularies[1]), **network).to(place)
@@ -379,7 +393,7 @@ def token_table(translation: Translation, pairs: Sequence[Pair], *, batch_size: 
         pairs: Sentences and their translations.
         batch_size: Sentences at a time.
     """
-    pairs, batch_size = _checked_pairs(pairs), whole_number("batch_size", batch_size, 1)
+    pairs, batch_size = checked_pairs(pairs), whole_number("batch_size", batch_size, 1)
     model, device = translation.model.eval(), translation.device
     sources, targets = (
         translation.source.encode([a for a, _ in pairs]),
@@ -407,7 +421,7 @@ def token_table(translation: Translation, pairs: Sequence[Pair], *, batch_size: 
 def hardest_words(
     table: SampleTable, target: Vocabulary, by: str = "avh", least: int = 20
 ) -> list[tuple[str, int, float]]:
-    """Words of the target language by their mean hardness, the hardest first: word, number of tokens, mean.
+    """Words of the target language, the hardest on average first: word, number of tokens, mean of the score.
 
     Args:
         table: As `token_table` gives it.
@@ -415,12 +429,12 @@ def hardest_words(
         by: The score.
         least: Words with fewer tokens are left out.
     """
-    labels, values = table["label"], table.hardness(by)
+    labels, hardness, least = table["label"], table.hardness(by), whole_number("least", least, 1)
     if len(labels) and labels.max() >= len(target):
         raise InputError(
             f"target must be the vocabulary of the tokens in table, of {labels.max() + 1:,} tokens or more, got one of "
             f"{len(target):,}."
         )
     count = np.bincount(labels, minlength=len(target))
-    mean = np.bincount(labels, values, minlength=len(target)) / np.maximum(count, 1)
-    return [(target.tokens[k], int(count[k]), float(mean[k])) for k in np.argsort(-mean) if count[k] >= least]
+    mean, sign = np.bincount(labels, hardness, minlength=len(target)) / np.maximum(count, 1), hardness_sign(by)
+    return [(target.tokens[k], int(count[k]), sign * float(mean[k])) for k in np.argsort(-mean) if count[k] >= least]

@@ -128,7 +128,10 @@ def collate(items: Sequence[tuple[int, Any, int | None, str | None]]) -> Batch |
         attributes = [set(graph.keys()) for graph in inputs]
         if lacking := set.union(*attributes) - set.intersection(*attributes):
             return InputError(f"graphs must have the same attributes, but only some of them have {min(lacking)}.")
-        stacked = need("torch_geometric.data").Batch.from_data_list(inputs)
+        try:
+            stacked = need("torch_geometric.data").Batch.from_data_list(inputs)
+        except RuntimeError as error:  # of torch.cat
+            return InputError(f"graphs must have attributes of the same widths to form a batch ({first_line(error)}).")
     else:
         stacked = torch.utils.data.default_collate(inputs) if inputs else None
     return [item[0] for item in good], stacked, [item[2] for item in good], bad

@@ -108,6 +108,8 @@ class JoinedSamples(Samples):
                 "data sets are joined sample by sample: pass them without a DataLoader's collate function."
             )
         self.labels = np.concatenate([np.asarray(part.labels) for part in self._parts])
+        named = {tuple(part.classes or ()) for part in parts.values()}
+        self.classes = first.classes if len(named) == 1 else None
         self.origin = " and ".join(part.origin for part in parts.values())
         self._ends = np.cumsum([len(part) for part in self._parts])
 

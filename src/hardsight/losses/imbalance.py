@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hardsight.errors import InputError
-from hardsight.registry import Range
+from hardsight.registry import Range, whole_number
+from hardsight.triple import as_tensor
 
 Counts = Tensor | Sequence[float]
 
@@ -26,7 +27,7 @@ def effective_number_weights(counts: Counts, beta: float = 0.9999) -> Tensor:
         tensor([0.1893, 1.8107, 0.0000])
     """
     Range(0, 1).check(beta, "beta")
-    n = check_counts(torch.as_tensor(counts).cpu()).double()  # which not every device has
+    n = check_counts(as_tensor("counts", counts).cpu()).double()  # which not every device has
     # 1 − β^n without cancellation for β next to 1; the value for n = 0 is not used.
     effective = n if beta == 1 else -torch.expm1(n.clamp_min(1) * (math.log(beta) if beta else -math.inf))
     weights = torch.where(n > 0, 1 / effective, 0)
@@ -44,7 +45,7 @@ def ldam_margins(counts: Counts, largest: float = 0.5) -> Tensor:
         tensor([0.2500, 0.5000])
     """
     Range(0, ends="()").check(largest, "largest")
-    n = check_counts(torch.as_tensor(counts).cpu()).double()
+    n = check_counts(as_tensor("counts", counts).cpu()).double()
     rarest = n[n > 0].min()
     return _like(counts, largest * (rarest / n.clamp_min(rarest)) ** 0.25)
 
@@ -60,7 +61,7 @@ def deferred_weights(counts: Counts, start: int, beta: float = 0.9999) -> Callab
         >>> weights(180), weights(181)
         (tensor([1., 1.]), tensor([0.2073, 1.7927]))
     """
-    late = effective_number_weights(counts, beta)
+    start, late = whole_number("start", start, 0), effective_number_weights(counts, beta)
     return partial(_deferred, start=start, early=torch.ones_like(late), late=late)
 
 
@@ -70,7 +71,7 @@ def _deferred(epoch: int, start: int, early: Tensor, late: Tensor) -> Tensor:
 
 def check_counts(counts: Counts, classes: int | None = None) -> Tensor:
     """Counts as a tensor ``(C,)``. Values are checked only where that does not wait for a device."""
-    n = torch.as_tensor(counts)
+    n = as_tensor("counts", counts)
     if n.ndim != 1 or classes not in (None, len(n)):
         raise InputError(f"counts must have one number per class ({classes or 'C'},), got {tuple(n.shape)}.")
     if n.device.type == "cpu" and not torch.compiler.is_compiling():

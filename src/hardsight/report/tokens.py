@@ -7,15 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
+from hardsight.directions import hardness_sign
 from hardsight.errors import InputError
-from hardsight.extras import printable
+from hardsight.printing import score_title
 from hardsight.registry import whole_number
+from hardsight.report.formatting import written
 from hardsight.report.page import fill
 from hardsight.runs import write_text
 from hardsight.table import SampleTable
-from hardsight.translation import Pair, Translation, hardest_words
+from hardsight.translation import END, Pair, Translation, checked_pairs, hardest_words
 
 _SHADES = 10
+_WORDS, _LEAST = 20, 5  # how many words are listed, of those with so many tokens
 
 
 def write_token_page(
@@ -27,7 +30,7 @@ def write_token_page(
     by: str = "avh",
     most: int = 200,
 ) -> Path:
-    """Write one HTML file: the hardest words, and the sentences with the hardest tokens first.
+    """Write one HTML file: the hardest words, and the sentences that are hardest on average first.
 
     Args:
         table: As `hardsight.translation.token_table` gives it for these pairs.
@@ -37,7 +40,12 @@ def write_token_page(
         by: The score that colors tokens.
         most: Sentences to show.
     """
-    hardness, labels, most = table.hardness(by), table["label"].tolist(), whole_number("most", most, 1)
+    path = Path(out)
+    if path.is_dir():
+        raise InputError(f"out must be a file, got the folder {path}; name a file in it.")
+    pairs, most = checked_pairs(pairs), whole_number("most", most, 1)
+    hardness, labels, sign = table.hardness(by), table["label"].tolist(), hardness_sign(by)
+    factor = len(translation.target) if by == "avh" else 1  # C·AVH, as in the report
     if labels and max(labels) >= len(translation.target):
         raise InputError(f"translation: its vocabulary of {len(translation.target):,} tokens is not that of table.")
     place = {id_: k for k, id_ in enumerate(table["id"].tolist())}
@@ -55,33 +63,26 @@ def write_token_page(
         scores = [hardness[row] for row in rows if row is not None]
         if scores:
             tokens = [
-                {
-                    "text": _shown(token),
-                    "shade": "none" if row is None else int(shade[row]),
-                    "score": _score(hardness, row),
+                {"text": token, "shade": "none", "score": "not in the vocabulary"}
+                if row is None
+                else {
+                    "text": token,
+                    "shade": int(shade[row]),
+                    "score": written(factor * sign * hardness[row], "number"),
                 }
                 for token, row in zip(target.split(), rows, strict=True)
             ]
-            sentences.append((float(np.mean(scores)), {"source": _shown(source), "tokens": tokens}))
+            sentences.append((float(np.mean(scores)), {"source": source, "tokens": tokens}))
     if not sentences:
         raise InputError("table must hold tokens of these pairs, got none; make it with token_table.")
     sentences.sort(key=lambda item: -item[0])
     words = [
-        {"word": _shown(w), "n": n, "mean": f"{m:.4g}"} for w, n, m in hardest_words(table, translation.target, by)[:50]
+        ("end of the sentence" if word == translation.target.tokens[END] else word, n, mean * factor)
+        for word, n, mean in hardest_words(table, translation.target, by, _LEAST)[:_WORDS]
     ]
     shown = {
-        "by": by, "tokens": f"{len(table):,}", "sentences": [s for _, s in sentences[:most]],
-        "all": f"{len(sentences):,}", "words": words,
+        "by": score_title(by), "tokens": f"{len(table):,}", "sentences": [s for _, s in sentences[:most]],
+        "all": f"{len(sentences):,}", "words": words, "least": _LEAST,
     }  # fmt: skip
-    path = Path(out)
     write_text(path, fill("tokens.html.jinja", shown, (), ("tokens.css",)))
     return path
-
-
-def _score(hardness: np.ndarray, row: int | None) -> str:
-    return "not in the vocabulary" if row is None else f"{hardness[row]:.4g}"
-
-
-def _shown(text: str) -> str:
-    """Text without what would turn round or hide the text after it; joiners are part of words."""
-    return "".join(c if c in "\u200c\u200d" else printable(c) for c in text)

@@ -128,7 +128,7 @@ def run_job(
             table = SampleTable(rows, None, bad, vectors if run is None else partial(read_vectors, run.path))
         if not len(table):
             id_, error = table.bad.to_pylist()[0].values()
-            raise InputError(f"DATA: no sample could be scored; first: {id_}: {error}.")
+            raise InputError(f"DATA: no sample could be scored; first: {id_}: {error.rstrip('.')}.")
         if classes is not None and (note := class_order_note(table, classes)):
             notes.append(note)
         for note in notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,8 @@ def _arguments(loss: Loss) -> Any:
 def loss_of_logits(name: str, **context: Any) -> CompositeLoss:
     """The loss of a name, with arguments of `build_loss`, for a loop that hands over logits and targets alone."""
     loss = build_loss(name, **context)
+    if (late := parse_loss(name).latest()) >= context.get("epochs", math.inf):
+        raise InputError(f"loss: {name} changes after {late} epochs, and epochs is {context['epochs']}.")
     if loss.needs_head:
         raise InputError(
             f"loss: {name} needs features and class weights; here it must be one of logits, such as ce or el:0.5."

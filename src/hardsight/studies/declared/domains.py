@@ -10,6 +10,7 @@ import numpy as np
 from hardsight.data import ArraySamples, Samples, load_digits
 from hardsight.domains import SELECTIONS, best_option, decoded, leave_one_out, open_domains
 from hardsight.presets import PRESETS
+from hardsight.studies.declared.training import on_device
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 _SCALES = (8, 16, 32, 64)
@@ -83,7 +84,7 @@ def _family(levels: Mapping[str, str]) -> str:
 def _pacs(cell: Cell) -> list[dict[str, Any]]:
     """Without weights, networks start from scratch; the paper's start from ImageNet."""
     settings, (network, loss, target) = cell.settings, cell.levels.values()
-    recipe = PRESETS[settings["recipe_of"]].recipe.replace(**settings["recipe"])
+    recipe = on_device(PRESETS[settings["recipe_of"]].recipe.replace(**settings["recipe"]), cell.device)
     place = {"domains": _domains(cell), "target": target, "out": cell.folder / "run"}
     options = {"recipe": recipe, "seed": cell.seed, "device": cell.device, "weights": cell.weights, "progress": False}
     scale = {}
