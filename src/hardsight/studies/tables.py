@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hardsight.errors import InputError, MissingPathError
+from hardsight.errors import InputError
 from hardsight.printing import Result, cell, html_table, interval, text_table
 from hardsight.registry import did_you_mean
 from hardsight.stats import holm, paired_difference, pooled_difference
-from hardsight.studies.study import STUDIES, Study
+from hardsight.studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +30,7 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
+<meta name="generator" content="hardsight">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
@@ -86,7 +87,7 @@ class Results(Result):
     @property
     def finished(self) -> int:
         """Number of cells with results."""
-        return _finished(self.study, self.rows)
+        return count_cells(self.study, self.rows)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -107,9 +108,11 @@ class Results(Result):
         groups: dict[tuple[str, ...], dict[Any, list[float]]] = {}
         for row in self.rows:
             value = row.get(measure)
-            if value in (None, "") or not math.isfinite(float(value)) or (seeds and _level(row["seed"]) not in seeds):
+            if value in (None, "") or not math.isfinite(float(value)):
                 continue
-            *levels, seed = _key(row, self.columns)
+            if seeds and level_text(row["seed"]) not in seeds:
+                continue
+            *levels, seed = cell_key(row, self.columns)
             if over == "seed":
                 groups.setdefault(tuple(levels), {})[seed] = [float(value)]
             else:
@@ -136,7 +139,7 @@ class Results(Result):
         if self.rows:  # of an unfinished study, levels without rows are known from its declaration
             levels = self.study.levels()
             check_levels(
-                wanted, {n: [*(_level(row.get(n)) for row in self.rows), *levels.get(n, ())] for n in self.columns}
+                wanted, {n: [*(level_text(row.get(n)) for row in self.rows), *levels.get(n, ())] for n in self.columns}
             )
         named = [dict(zip(self.columns, line.levels, strict=True)) | {"family": line.family} for line in lines]
         return [line for line, levels in zip(lines, named, strict=True) if matches(levels, wanted)]
@@ -174,12 +177,14 @@ class Results(Result):
             measures: Which; all if not given.
             where: Only these levels; see `lines`.
         """
-        for name in self._known(measures) or self.study.measures:
+        for name in self.study.check_measures(measures) or self.study.measures:
             lines, measure = self.lines(name, where), self.study.measures[name]
             factor, style = (100, ".2f") if measure.percent else (1, ".4g")
             rows = []
             for line in lines:
                 row: dict[str, Any] = dict(zip(self.columns, line.levels, strict=True)) | {"n": line.n}
+                if any(other.pairs not in (0, other.n) for other in lines):
+                    row["pairs"] = line.pairs or None
                 spread = f" ± {factor * line.sd:{style}}" if math.isfinite(line.sd) else ""
                 row["mean ± sd"] = f"{factor * line.mean:{style}}{spread}"
                 if any(other.pairs for other in lines):
@@ -201,13 +206,6 @@ class Results(Result):
             return ""
         weights = sorted({row["weights"] or "scratch" for row in self.rows if "weights" in row})
         return f", networks from {' and '.join(weights)}" if weights else ""
-
-    def _known(self, measures: Sequence[str]) -> Sequence[str]:
-        """The measures, each of which the study must have."""
-        for name in measures:
-            if name not in self.study.measures:
-                raise InputError(f"measure: {self.study.name} measures {', '.join(self.study.measures)}, not {name!r}.")
-        return measures
 
     def text(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "", most: int | None = None) -> str:
         """The tables for a terminal; of each, at most so many lines."""
@@ -248,7 +246,11 @@ class Results(Result):
 
         if self.study.sweeps:
             return plot_sweeps(sweep_panels(self, measures, where))
-        names = [name for name in (self._known(measures) or list(self.study.measures)[:4]) if self.lines(name, where)]
+        names = [
+            name
+            for name in (self.study.check_measures(measures) or list(self.study.measures)[:4])
+            if self.lines(name, where)
+        ]
         if not names:
             raise InputError(f"rows: there is nothing to draw yet; run the study {self.study.name} first.")
         figure, axes = new_figure(1, len(names))
@@ -287,7 +289,7 @@ def sweep_panels(results: Results, measures: Sequence[str] = (), where: str | Ma
     from hardsight.figures.sweeps import Panel, Point
 
     study, panels = results.study, []
-    for name in results._known(measures) or list(study.measures)[:1]:
+    for name in study.check_measures(measures) or list(study.measures)[:1]:
         measure, settings = study.measures[name], {}
         factor, shown = 100 if measure.percent else 1, {line.levels for line in results.lines(name, where)}
         for line in results.lines(name):
@@ -305,17 +307,17 @@ def sweep_panels(results: Results, measures: Sequence[str] = (), where: str | Ma
     return panels
 
 
-def _finished(study: Study, rows: Sequence[Mapping[str, Any]]) -> int:
+def count_cells(study: Study, rows: Sequence[Mapping[str, Any]]) -> int:
     """Number of cells that rows come from."""
-    return len({_key(row, study.factors) for row in rows if not study.average or row[study.average] != "average"})
+    return len({cell_key(row, study.factors) for row in rows if not study.average or row[study.average] != "average"})
 
 
-def _key(row: Mapping[str, Any], names: Iterable[str]) -> tuple[Any, ...]:
+def cell_key(row: Mapping[str, Any], names: Iterable[str]) -> tuple[Any, ...]:
     """Levels and seed of a row."""
-    return *(_level(row.get(name)) for name in names), row["seed"]
+    return *(level_text(row.get(name)) for name in names), row["seed"]
 
 
-def _level(value: Any) -> str:
+def level_text(value: Any) -> str:
     """A level as text: the number 1.0, or ``1.0`` in a CSV, is the level ``1``."""
     try:
         return f"{float(value):g}"
@@ -377,7 +379,7 @@ def derived(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if study.derive is not None:
         cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in rows:
-            cells.setdefault(_key(row, study.factors), []).append(row)
+            cells.setdefault(cell_key(row, study.factors), []).append(row)
         rows = [row for cell_rows in cells.values() for row in study.derive(cell_rows)]
     return rows + _averages(study, rows) if study.average else rows
 
@@ -387,7 +389,7 @@ def _averages(study: Study, rows: Sequence[dict[str, Any]]) -> list[dict[str, An
     others = [name for name in (*study.factors, *study.details) if name != study.average]
     groups: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(_key(row, others), {}).setdefault(str(row[study.average]), {}).update(row)
+        groups.setdefault(cell_key(row, others), {}).setdefault(str(row[study.average]), {}).update(row)
     levels, averages = {level for group in groups.values() for level in group}, []
     for group in groups.values():
         if group.keys() == levels:
@@ -399,39 +401,3 @@ def _averages(study: Study, rows: Sequence[dict[str, Any]]) -> list[dict[str, An
                 if not {None, ""} & set(values):
                     averages[-1][name] = float(np.mean(np.array(values, float)))
     return averages
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The lines of a CSV by column, as text."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [dict(line) for line in csv.DictReader(file)]
-
-
-def read_results(name: str, rows: str | Path | Sequence[str | Path], scale: str = "paper") -> Results:
-    """Rows of a study from a CSV, of this machine or of another.
-
-    Args:
-        name: Of the study.
-        rows: The file, or several. With a column study, only rows of this one count; with columns quantity and value,
-            each line is one number.
-        scale: The scale at which they were computed.
-    """
-    study, lines = STUDIES[name], []
-    paths = [Path(path) for path in ([rows] if isinstance(rows, (str, Path)) else rows)]
-    for path in paths:
-        if not path.is_file():
-            raise MissingPathError(f"rows: there is no file {path}; run the study {name} first, or name its rows.")
-        part = read_rows(path)
-        if not part or "seed" not in part[0]:
-            raise InputError(f"rows: {path} must have a column seed and those of the study {name}.")
-        lines += part
-    lines = [line for line in lines if line.get("study", name) == name]
-    if lines and {"quantity", "value"} <= set(lines[0]):
-        cells: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for line in lines:
-            quantity, value = line.pop("quantity"), line.pop("value")
-            cells.setdefault(tuple(line.values()), line)[quantity] = value
-        lines = list(cells.values())
-    if lines and (missing := [name for name in study.factors if name not in lines[0]]):
-        raise InputError(f"rows: {paths[0]} has no column {missing[0]}, so it holds no rows of the study {name}.")
-    return Results(study, derived(study, lines), paths[0], _finished(study, lines), scale)
