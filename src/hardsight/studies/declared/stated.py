@@ -118,8 +118,8 @@ def _printed_gains(claim: Claim) -> Iterator[tuple[str, Finding]]:
             (base,) = (other for other in rows if other["loss"] == baseline and other.get(column, name) == setting)
             ours, theirs = (float(part["value"]) + float(part["sd"]) * _SPREAD for part in (row, base))
             value, low, high, p = map(float, pooled_difference(ours, theirs))
-            share = row["measure"] != "bleu"
-            number = interval(*((100 if share else 1) * end for end in (value, low, high)), "+.2f")
-            measured = f"{number} {'points' if share else 'BLEU'}, p = {p:.2g}"
+            factor, unit = (1, "BLEU") if row["measure"] == "bleu" else (100, "points")
+            number = interval(factor * value, factor * low, factor * high, "+.2f")
+            measured = f"{number} {unit}, p = {p:.2g}"
             measured += f" (printed: {float(row['p']):g})" if row.get("p") else ""
             yield setting, Finding(NOT_SHOWN if p >= 0.05 else YES if value > 0 else NO, measured, _RUNS)
