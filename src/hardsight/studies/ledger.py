@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -268,15 +269,17 @@ class Ledger(Result):
             f"Of {len(self.entries)} claims {counts[HOLDS] + counts[IN_PART] + counts[FAILS]} are decided here: "
             f"**{counts[HOLDS]} hold, {counts[IN_PART]} hold in part, {counts[FAILS]} do not hold**. {counts[OPEN]} "
             f"were measured without a clear answer, {counts[NOT_RUN]} have not been run, and {counts[NOT_TESTABLE]} "
-            "need data or weights that are not here."
+            "need data or weights that are not here. "
+            f"A † means: not after a correction over all {self.tests} tests of the page."
         )
 
     def headlines(self) -> list[dict[str, Any]]:
         """The most important claims in short."""
         return [
             {
-                "claim": f"{entry.claim.paper}: {entry.claim.headline}", "verdict": _marked(entry),
-                "measured": entry.brief, "n": _few(entry), "data": entry.claim.data,
+                "verdict": _marked(entry), "claim": _titled(entry.claim),
+                "measured": f"{entry.brief} ({entry.caveat})" if entry.caveat else entry.brief,
+                "data": entry.claim.data,
             }
             for entry in self.entries
             if entry.claim.headline
@@ -286,7 +289,7 @@ class Ledger(Result):
         """A paper's claims, one row each."""
         return [
             {
-                "claim": entry.claim.claim, "where": entry.claim.source, "verdict": _marked(entry),
+                "verdict": _marked(entry), "claim": entry.claim.claim, "where": entry.claim.source,
                 "measured": entry.measured, "n": _few(entry), "data": entry.claim.data, "study": _study(entry.claim),
             }
             for entry in self.papers.get(paper, ())
@@ -295,7 +298,7 @@ class Ledger(Result):
     def doubts(self) -> list[dict[str, Any]]:
         """What was checked where a paper is contradicted, and other caveats."""
         return [
-            {"claim": f"{entry.claim.claim} ({_where(entry.claim)})", "verdict": entry.verdict,
+            {"verdict": entry.verdict, "claim": f"{entry.claim.claim} ({_where(entry.claim)})",
              "checked": entry.claim.checked}
             for entry in sorted(self.entries, key=lambda entry: entry.verdict != FAILS)
             if entry.claim.checked
@@ -325,9 +328,9 @@ class Ledger(Result):
 
     def sections(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
         """Title, text and table of every part of the page."""
-        yield "In short", self.sentence(), self.summary()
         if headlines := self.headlines():
-            yield "The most important claims", "", headlines
+            yield "In short", f"{self.sentence()} The most important ones:", headlines
+        yield "By paper", "" if headlines else self.sentence(), self.summary()
         yield "How to read a verdict", _MEANING.format(tests=self.tests).strip(), []
         for paper in self.papers:
             yield PAPERS[paper], "", self.rows(paper)
@@ -366,15 +369,28 @@ class Ledger(Result):
         body = [f"<h1>{html.escape(_TITLE)}</h1>", f"<p>{html.escape(_LEAD)}</p>"]
         for title, text, rows in self.sections():
             body.append(f"<h2>{html.escape(title)}</h2>")
-            body += [f"<p>{html.escape(part.strip())}</p>" for part in text.replace("**", "").split("\n- ") if part]
+            body += map(_html, filter(None, text.split("\n\n")))
             body += [html_table(rows)] if rows else []
         return html_page(_TITLE, body, wrap=True)
+
+
+def _html(text: str) -> str:
+    """A paragraph or a list of the page's Markdown."""
+    text = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html.escape(text))
+    if text.startswith("- "):
+        return f"<ul><li>{'</li><li>'.join(text[2:].split(chr(10) + '- '))}</li></ul>"
+    return f"<p>{text}</p>"
 
 
 def _short(finding: Finding) -> str:
     """The number of a recorded run with its interval and verdict."""
     number = interval(finding.value, finding.low, finding.high, ".3g")
     return finding.verdict if number == "–" else f"{number} ({finding.verdict})"
+
+
+def _titled(claim: Claim) -> str:
+    """The short form of a claim, with its paper where that does not say it."""
+    return claim.headline if claim.paper in claim.headline else f"{claim.paper}: {claim.headline}"
 
 
 def _where(claim: Claim) -> str:

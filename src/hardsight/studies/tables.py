@@ -34,10 +34,12 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
 th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #ddd; }}
 td {{ white-space: {space}; }}
+td:first-child {{ white-space: nowrap; }}
+td:nth-child(2) {{ min-width: {second}; }}
 </style>
 {body}
 </html>
@@ -275,7 +277,12 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def html_page(title: str, body: Sequence[str], wrap: bool = False) -> str:
     """Parts of a page that loads nothing from elsewhere; cells of tables stay on one line unless they may wrap."""
-    return _PAGE.format(title=html.escape(title), body="\n".join(body), space="normal" if wrap else "nowrap")
+    return _PAGE.format(
+        title=html.escape(title),
+        body="\n".join(body),
+        space="normal" if wrap else "nowrap",
+        second="15rem" if wrap else "0",
+    )
 
 
 def sweep_panels(results: Results, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> list[Panel]:
