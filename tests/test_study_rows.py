@@ -142,6 +142,30 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
         read_rows(tmp_path / "a.csv")
 
 
+def test_a_page_says_first_how_many_lines_differ(tmp_path):
+    more = [a + b for a, b in zip(CE, GAINS, strict=True)]
+    less, same = ([a - b for a, b in zip(CE, of, strict=True)] for of in (GAINS, [0.01, -0.01, 0.02, -0.02]))
+    results = read(tmp_path / "a.csv", [*lines_of(ce=CE, mirror=more, mse=less), *lines_of(el_exact=same)])
+    page = results.page(["accuracy"])
+    sentence = "of 3 lines compared with ce, 1 are above it, 1 below, and 1 not shown to differ"
+    assert sentence in page
+    assert page.index(sentence) < page.index("<table>")
+    assert "16 cells" in page  # how many there should be is not known of a file
+
+
+def test_lines_of_a_figure_are_named_once_and_numbers_with_their_column(tmp_path):
+    lines = [
+        f"{r},{m},{s},{a},{b}" for r in (10, 100) for m, a, b in (("ce", 0.5, ""), ("crt", 0.6, 0.7)) for s in (0, 1)
+    ]
+    path = write(tmp_path / "a.csv", lines, "ratio,method,seed,all,medium")
+    first, second = read_results("cifar10-lt", path).figure(["all", "medium"]).axes
+    names = {tick.get_text(): place for tick, place in zip(first.get_yticklabels(), first.get_yticks(), strict=True)}
+    assert [*names] == ["ratio 10, ce", "ratio 10, crt", "ratio 100, ce", "ratio 100, crt"]
+    assert not any(tick.get_visible() and tick.label1.get_visible() for tick in second.yaxis.get_major_ticks())
+    drawn = second.containers[0][0].get_xydata()
+    assert drawn.tolist() == [[70, names["ratio 10, crt"]], [70, names["ratio 100, crt"]]]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The command.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hardsight.errors import InputError, MissingPathError
 from hardsight.studies.study import STUDIES, Study
-from hardsight.studies.tables import Results, cell_key, count_cells, derived, level_text
+from hardsight.studies.tables import Results, cell_key, derived, level_text
 from hardsight.untrusted import check_regular
 
 _RERUN = re.compile(r"hardsight study run \S+ --scale (\S+)")  # what a row says about itself
@@ -71,7 +71,7 @@ def read_results(name: str, rows: str | Path | Sequence[str | Path], scale: str 
     if not any(row.get(measure) not in (None, "") for row in complete for measure in study.measures):
         raise InputError(f"rows: {paths[0]} holds no number that the study {name} measures.")
     once = _once(study, complete, paths[0])
-    return Results(study, once, paths[0], count_cells(study, once), _scale(lines, scale, paths[0]))
+    return Results(study, once, paths[0], 0, _scale(lines, scale, paths[0]))
 
 
 def _rows_of(study: Study, path: Path) -> list[dict[str, Any]]:

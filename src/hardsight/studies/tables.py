@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from hardsight.figures.sweeps import Panel
 
-_NOTE = "<p>n seeds per line; differences are paired by seed, with 95% intervals; p is corrected by Holm's method.</p>"
+_NOTE = "n counts seeds. Differences are paired by seed, with 95% intervals; p is corrected by Holm's method."
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -73,7 +74,7 @@ class Results(Result):
         study: The study.
         rows: One per cell, or several that the study's details tell apart.
         path: The folder or file that they come from.
-        cells: Number of cells of the complete study.
+        cells: Number of cells of the complete study; 0 if it is not known, as of rows from a file.
         scale: The scale; the paper's numbers are shown beside rows of ``paper`` only.
     """
 
@@ -222,7 +223,20 @@ class Results(Result):
     @property
     def _summary(self) -> str:
         paper = f"{self.study.paper}. " if self.study.paper else ""
-        return f"{paper}Study {self.study.name}, scale {self.scale}: {self.finished:,} of {self.cells:,} cells."
+        planned = f" of {self.cells:,}" if self.cells else ""
+        return f"{paper}Study {self.study.name}, scale {self.scale}: {self.finished:,}{planned} cells."
+
+    def sentence(self, measure: str, where: str | Mapping[str, str] = "") -> str:
+        """How many lines of a measure differ from the baseline; empty where none is compared with it."""
+        tested = [line for line in self.lines(measure, where) if math.isfinite(line.p_holm)]
+        if not tested:
+            return ""
+        shown = [line.difference for line in tested if line.p_holm < 0.05]
+        above, below = (sum(sign * difference > 0 for difference in shown) for sign in (1, -1))
+        return (
+            f"{self.study.measures[measure].title}: of {len(tested)} lines compared with {self.study.baseline}, "
+            f"{above} are above it, {below} below, and {len(tested) - len(shown)} not shown to differ."
+        )
 
     def markdown(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:
         """The tables as Markdown."""
@@ -233,17 +247,19 @@ class Results(Result):
 
     def page(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:
         """The tables as one HTML page that loads nothing from elsewhere."""
-        body = [f"<h1>{html.escape(self.study.question)}</h1>", f"<p>{html.escape(self._summary)}</p>"]
+        first = next(iter(measures or self.study.measures))
+        opening = filter(None, [self._summary, self.sentence(first, where), _NOTE])
+        body = [f"<h1>{html.escape(self.study.question)}</h1>", *(f"<p>{html.escape(part)}</p>" for part in opening)]
         for title, rows in self.tables(measures, where):
             body += [f"<h2>{html.escape(title)}</h2>", html_table(rows)]
-        return html_page(self.study.question, [*body, _NOTE])
+        return html_page(self.study.question, body)
 
     def figure(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> Figure:
         """Means with their spread over seeds, one panel per measure; crosses are the paper's numbers.
 
         A study that sweeps an option has a panel per measure, setting and option, against its values.
         """
-        from hardsight.figures.style import COLORS, GRAY, new_figure
+        from hardsight.figures.style import COLORS, GRAY, new_figure, plain
         from hardsight.figures.sweeps import plot_sweeps
 
         if self.study.sweeps:
@@ -255,17 +271,34 @@ class Results(Result):
         ]
         if not names:
             raise InputError(f"rows: there is nothing to draw yet; run the study {self.study.name} first.")
-        figure, axes = new_figure(1, len(names))
-        for axis, name in zip(axes[0], names, strict=True):
-            lines, measure = self.lines(name, where), self.study.measures[name]
-            place, factor = np.arange(len(lines))[::-1], 100 if measure.percent else 1
+        measured = {name: self.lines(name, where) for name in names}
+        rows = {
+            levels: -at for at, levels in enumerate(dict.fromkeys(li.levels for of in measured.values() for li in of))
+        }
+        figure, axes = new_figure(1, len(names), sharey=True)
+        figure.set_figheight(max(figure.get_figheight(), 1.0 + 0.2 * len(rows)))
+        for axis, (name, lines) in zip(axes[0], measured.items(), strict=True):
+            measure, place = self.study.measures[name], [rows[line.levels] for line in lines]
+            factor = 100 if measure.percent else 1
             spread = [0 if math.isnan(line.sd) else factor * line.sd for line in lines]
-            means = [factor * line.mean for line in lines]
-            axis.errorbar(means, place, xerr=spread, fmt="o", color=COLORS[0], capsize=3)
-            axis.plot([factor * line.paper for line in lines], place, "x", color=GRAY)
-            axis.set_yticks(place, [" ".join(filter(None, line.levels)) or self.study.name for line in lines])
-            axis.set_xlabel(f"{measure.title}{', %' if measure.percent else ''}")
+            means, papers = (
+                [factor * number for number in column]
+                for column in zip(*((li.mean, li.paper) for li in lines), strict=True)
+            )
+            axis.errorbar(
+                means, place, xerr=spread, fmt="o", color=COLORS[0], capsize=3, label="mean ± 1 sd over seeds"
+            )
+            if any(map(math.isfinite, papers)):
+                axis.plot(papers, place, "x", color=GRAY, label="in the paper")
+                axis.legend(fontsize=7, frameon=False)
+            axis.set_xlabel(textwrap.fill(f"{measure.title}{', %' if measure.percent else ''}", 34))
+        axes[0, 0].set_yticks([*rows.values()], [plain(self._named(levels)) for levels in rows])
         return figure
+
+    def _named(self, levels: Sequence[str]) -> str:
+        """Levels as one text; numbers with the names of their columns."""
+        named = zip(self.columns, levels, strict=True)
+        return ", ".join(f"{n} {at}" if is_number(at) else at for n, at in named if at) or self.study.name
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -330,6 +363,11 @@ def level_text(value: Any) -> str:
         return f"{float(value):g}"
     except (TypeError, ValueError):
         return "" if value is None else str(value)
+
+
+def is_number(level: str) -> bool:
+    """Whether a level is a number, which says nothing without the name of its column."""
+    return level.replace(".", "", 1).isdigit()
 
 
 def conditions(where: str | Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
