@@ -57,7 +57,8 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         rows: Rows of a study as CSV; of a gathered table, STUDY=FILE,…; for claims a folder of them. Those of --out if
             not given.
         measures: Which numbers to show; all if not given.
-        to: Write tables and claims as Markdown, pages and claims as HTML, or a figure as PNG, SVG or PDF.
+        to: Write tables and claims as Markdown, pages and claims as HTML, or a figure as PNG, SVG or PDF; only files
+            that hardsight wrote are replaced.
 
     Examples:
         hardsight study run el-mnist --scale paper --data ~/data --seeds 3
