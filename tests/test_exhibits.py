@@ -116,7 +116,7 @@ def test_a_gathered_table_names_lines_that_its_studies_have(name):
         for entry in row.entries:
             assert entry.measure in kind.measures
             for factor, levels in conditions(entry.where, (*kind.factors, *kind.details)).items():
-                allowed = (*kind.factors[factor], "average") if factor in kind.factors else levels
+                allowed = (*kind.levels()[factor], "average") if factor in kind.factors else levels  # of any scale
                 assert len(levels) == 1
                 assert set(levels) <= set(allowed)
     assert all(row.keys() == gathered.table_rows(name, {})[0].keys() for row in gathered.table_rows(name, {}))
