@@ -165,6 +165,32 @@ def test_a_gathered_table_is_what_the_rows_say(tmp_path):
     assert gathered.missing("avh-table-2", {}, "quick") == ["not measured: hardsight study run people --scale paper"]
 
 
+def test_gathered_tables_show_the_means_of_committed_rows_at_the_levels_of_the_paper():
+    def mean(file, column, **levels):
+        with Path("docs/results", file).open(newline="") as opened:
+            rows = [row for row in csv.DictReader(opened) if all(row[name] == at for name, at in levels.items())]
+        assert len({row["seed"] for row in rows}) == len(rows) > 1
+        return np.mean([float(row[column]) for row in rows])
+
+    rows = "consequences-mnist=docs/results/consequences-rows.csv"
+    table = {row[""]: row for row in gathered.table_rows("el-table-4", gathered.read_gathered("el-table-4", rows=rows))}
+    for title, arm, printed in (("CE", "ce", (0.9568, 0.2092)), ("EL", "el-released", (0.9804, 0.0869))):
+        for column, metric, paper in zip(("AUROC", "FPR95"), ("auroc", "fpr95"), printed, strict=True):
+            at = {"study": "consequences-mnist", "arm": arm, "metric": metric, "score": "max_logit"}
+            value = mean("consequences-rows.csv", "value", on="fashion_mnist", **at)
+            assert float(table[title][column].split(" ±")[0]) == pytest.approx(value, abs=5e-5)
+            assert float(table[title][f"{column}, paper"]) == paper
+    rows = "adaptation=docs/results/adaptation-rounds.csv"
+    table = {
+        row[""]: row for row in gathered.table_rows("avh-table-3", gathered.read_gathered("avh-table-3", rows=rows))
+    }
+    for pair, row in table.items():
+        for title, method in (("CBST", "cbst"), ("CRST", "crst"), ("CBST+AVH", "cbst+avh")):
+            at = {"pair": pair, "method": method, "round": "5"}  # the last one, not the best by test labels
+            value = 100 * mean("adaptation-rounds.csv", "test_mean_class", **at)
+            assert float(row[title].split(" ±")[0]) == pytest.approx(value, abs=0.006)
+
+
 def test_a_difference_is_paired_by_seed():
     ce, el = np.array([0.9, 0.8, 0.7]), np.array([0.92, 0.81, 0.73])
     pairs = [("ce", ce), ("el:normal", el)]
