@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from hardsight.cli import main
 from hardsight.errors import InputError, MissingPathError
 from hardsight.studies import STUDIES, Measure, Results, Scale, Study, judged, ledger, rank_networks, read_results
 from hardsight.studies.claims import JUDGES, Claim, Finding, all_claims, claims, pairs
-from hardsight.studies.ledger import VERDICTS, judge_claim, verdict_of
+from hardsight.studies.declared import stated
+from hardsight.studies.ledger import VERDICTS, Entry, Ledger, judge_claim, verdict_of
 from hardsight.studies.tables import conditions, matches
 from hardsight.table import SampleTable
 
@@ -115,6 +117,8 @@ def test_the_same_within_a_bound_is_two_one_sided_tests(gain, verdict):
     ]
     assert line.verdict == verdict
     assert (verdict == "yes") == (max(test.pvalue for test in tests) < 0.025)
+    ends = [stats.ttest_1samp(el - EASE, end).pvalue for end in (-0.005, 0.005)]
+    assert line.p == pytest.approx(max(ends))  # the end that is nearer decides
     nothing = judge(rows_of({"el": gain + NOISE - NOISE.mean()}), "same", expected="±0.005", against="nothing")
     assert (nothing.verdict, nothing.value) == (verdict, pytest.approx(gain))
 
@@ -192,6 +196,55 @@ def line(verdict, p=None, p_effect=None):
 )
 def test_lines_become_a_verdict(lines, verdict):
     assert verdict_of(lines) == verdict
+
+
+@pytest.mark.parametrize(("n", "shown"), [(4, "4 (why)"), (5, "5")])
+def test_why_there_are_few_seeds_is_said_below_five(n, shown):
+    claim = Claim("EL", "here", "It is so.", "toy", "difference", few="why", headline="it is so")
+    lines = tuple((on, Finding("yes", "", number)) for on, number in (("a", n), ("b", n)))
+    book = Ledger((Entry(claim, "holds", (*lines, ("c", Finding("not measured", "", 1)))),), ROWS)
+    assert [row["n"] for row in book.rows("EL")] == [shown]
+    assert [row["measured"] for row in book.headlines()] == ["a: ; b: ; c:  (why)" if n < 5 else "a: ; b: ; c: "]
+
+
+def test_the_summary_counts_what_is_decided():
+    def entry(verdict):
+        return Entry(Claim("EL", "", "", "toy", "difference"), verdict, ())
+
+    counted = Counter(dict(zip(VERDICTS, (3, 4, 5, 6, 7, 8), strict=True)))
+    sentence = Ledger(tuple(map(entry, counted.elements())), ROWS).sentence()
+    assert list(map(int, re.findall(r"\d+", sentence))) == [33, 12, 3, 4, 5, 6, 7, 8, 0]
+
+
+PRINTED = {claim.paper: claim for claim in all_claims() if claim.judge == "printed_gains"}
+
+
+def test_the_gains_that_papers_print_are_tested_as_the_amc_paper_tests_them():
+    lines = dict(JUDGES["printed_gains"].function(PRINTED["AMC"]))
+    for setting, p in (("cifar10", 0.0214), ("svhn", 0.0002), ("cifar100-coarse", 0.0016)):
+        assert float(re.search(r"p = (\S+) ", lines[setting].measured)[1]) == pytest.approx(p, abs=5e-5, rel=0.05)
+    el = dict(JUDGES["printed_gains"].function(PRINTED["EL"]))
+    test = stats.ttest_ind_from_stats(92.97, 0.42, 5, 92.34, 0.70, 5)
+    assert el["cifar10-resnet50"].verdict == "not shown"
+    assert f"p = {test.pvalue:.2g}" in el["cifar10-resnet50"].measured
+    assert len(el) == 11  # Table 1 has as many columns
+    assert [on for on, line in el.items() if line.verdict != "yes"] == ["cifar10-resnet50"]
+
+
+def test_a_baseline_that_is_ahead_speaks_against_a_printed_gain(monkeypatch):
+    rows = [
+        {"loss": loss, "measure": "accuracy", "value": value, "sd": "0.001", "source": "EL Table 1"}
+        for loss, value in (("ce", "0.9"), ("el:0.5", "0.8"))
+    ]
+    monkeypatch.setattr(stated, "published", lambda name: rows if name == "nci1" else [])
+    assert [line.verdict for _, line in JUDGES["printed_gains"].function(PRINTED["EL"])] == ["no"]
+
+
+def test_margins_grow_faster_only_if_the_slope_says_so(monkeypatch):
+    claim = next(claim for claim in all_claims() if claim.judge == "margin_growth")
+    assert {line.verdict for _, line in JUDGES["margin_growth"].function(claim)} == {"yes"}
+    monkeypatch.setattr(stated, "build_loss", lambda name: torch.nn.CrossEntropyLoss())
+    assert {line.verdict for _, line in JUDGES["margin_growth"].function(claim)} == {"no"}
 
 
 def table(hardness, right, n=300):
@@ -287,9 +340,9 @@ def test_a_claim_whose_rows_vanish_is_not_run(tmp_path):
         shutil.copy(file, tmp_path)
     before = ledger(tmp_path).entries
     (tmp_path / "pacs.csv").unlink()
-    (changed,) = (new for old, new in zip(before, ledger(tmp_path).entries, strict=True) if old.verdict != new.verdict)
-    assert (changed.claim.study, changed.verdict) == ("pacs", "not run")
-    assert "pacs.csv" in changed.measured
+    changed = [new for old, new in zip(before, ledger(tmp_path).entries, strict=True) if old.verdict != new.verdict]
+    assert {(entry.claim.study, entry.verdict) for entry in changed} == {("pacs", "not run")}
+    assert all("pacs.csv" in entry.measured for entry in changed)
     with (tmp_path / "dynamics-observations.csv").open("r+", newline="") as file:
         text = file.read().replace("First the angles lower", "At first the angles lower")
         file.seek(0)

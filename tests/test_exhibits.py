@@ -116,7 +116,7 @@ def test_a_gathered_table_names_lines_that_its_studies_have(name):
         for entry in row.entries:
             assert entry.measure in kind.measures
             for factor, levels in conditions(entry.where, (*kind.factors, *kind.details)).items():
-                allowed = (*kind.factors[factor], "average") if factor in kind.factors else levels
+                allowed = (*kind.levels()[factor], "average") if factor in kind.factors else levels  # of any scale
                 assert len(levels) == 1
                 assert set(levels) <= set(allowed)
     assert all(row.keys() == gathered.table_rows(name, {})[0].keys() for row in gathered.table_rows(name, {}))
@@ -163,6 +163,32 @@ def test_a_gathered_table_is_what_the_rows_say(tmp_path):
     missing = gathered.missing("amc-table-1", results)
     assert ["amc-pairs" in line for line in missing] == [True]
     assert gathered.missing("avh-table-2", {}, "quick") == ["not measured: hardsight study run people --scale paper"]
+
+
+def test_gathered_tables_show_the_means_of_committed_rows_at_the_levels_of_the_paper():
+    def mean(file, column, **levels):
+        with Path("docs/results", file).open(newline="") as opened:
+            rows = [row for row in csv.DictReader(opened) if all(row[name] == at for name, at in levels.items())]
+        assert len({row["seed"] for row in rows}) == len(rows) > 1
+        return np.mean([float(row[column]) for row in rows])
+
+    rows = "consequences-mnist=docs/results/consequences-rows.csv"
+    table = {row[""]: row for row in gathered.table_rows("el-table-4", gathered.read_gathered("el-table-4", rows=rows))}
+    for title, arm, printed in (("CE", "ce", (0.9568, 0.2092)), ("EL", "el-released", (0.9804, 0.0869))):
+        for column, metric, paper in zip(("AUROC", "FPR95"), ("auroc", "fpr95"), printed, strict=True):
+            at = {"study": "consequences-mnist", "arm": arm, "metric": metric, "score": "max_logit"}
+            value = mean("consequences-rows.csv", "value", on="fashion_mnist", **at)
+            assert float(table[title][column].split(" ±")[0]) == pytest.approx(value, abs=5e-5)
+            assert float(table[title][f"{column}, paper"]) == paper
+    rows = "adaptation=docs/results/adaptation-rounds.csv"
+    table = {
+        row[""]: row for row in gathered.table_rows("avh-table-3", gathered.read_gathered("avh-table-3", rows=rows))
+    }
+    for pair, row in table.items():
+        for title, method in (("CBST", "cbst"), ("CRST", "crst"), ("CBST+AVH", "cbst+avh")):
+            at = {"pair": pair, "method": method, "round": "5"}  # the last one, not the best by test labels
+            value = 100 * mean("adaptation-rounds.csv", "test_mean_class", **at)
+            assert float(row[title].split(" ±")[0]) == pytest.approx(value, abs=0.006)
 
 
 def test_a_difference_is_paired_by_seed():

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hardsight.cli.options import command, take
 from hardsight.errors import InputError
 from hardsight.printing import text_table
 from hardsight.registry import did_you_mean
-from hardsight.runs import write_text
+from hardsight.runs import check_replaceable, disk_errors, is_page, write_text
 from hardsight.studies import engine, gathered
 from hardsight.studies.exhibits import Exhibit, exhibits
 from hardsight.studies.ledger import ledger
+from hardsight.studies.rowfiles import read_results
 from hardsight.studies.study import STUDIES
-from hardsight.studies.tables import read_results
 
-_ACTIONS = ("list", "run", "table", "page", "figure", "claims")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHOWN = ("scale", "where", "out", "rows", "measures", "to")
+# The options that each action takes.
+_ACTIONS = {
+    "list": ("out",),
+    "run": ("scale", "seeds", "where", "data", "weights", "network", "out", "device", "minutes", "measures", "to"),
+    **dict.fromkeys(("table", "page", "figure"), _SHOWN),
+    "claims": ("scale", "out", "rows", "to"),
+}
+_HTML = (".html", ".htm")
+_ENDS = {"run": (".md",), "table": (".md",), "page": _HTML, "claims": (".md", *_HTML)}  # of --to
+_MARK = "<!-- Made by `hardsight study`. -->"
 _MOST = 100  # lines of a table in a terminal
 
 
@@ -44,7 +57,8 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         rows: Rows of a study as CSV; of a gathered table, STUDY=FILE,…; for claims a folder of them. Those of --out if
             not given.
         measures: Which numbers to show; all if not given.
-        to: Write tables and claims as Markdown, pages and claims as HTML, or a figure as PNG, SVG or PDF.
+        to: Write tables and claims as Markdown, pages and claims as HTML, or a figure as PNG, SVG or PDF; only files
+            that hardsight wrote are replaced.
 
     Examples:
         hardsight study run el-mnist --scale paper --data ~/data --seeds 3
@@ -54,7 +68,13 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
     """
     if action not in _ACTIONS:
         raise InputError(f"ACTION must be {', '.join(_ACTIONS)}; {did_you_mean(action, _ACTIONS)}")
+    for option in options.keys() - {*_ACTIONS[action]}:
+        raise InputError(f"hardsight study {action} does not use --{option}; leave it out.")
+    if (to := options.get("to")) is not None:
+        _check_to(action, to)
     if action == "list":
+        if name is not None:
+            raise InputError(f"hardsight study list shows all studies, got {name!r}; leave NAME out.")
         studies = [_entry(kind, Path(options.get("out", "studies"))) for kind in STUDIES]
         print("\n".join(text_table(studies)))
         for paper in dict.fromkeys(exhibit.paper for exhibit in exhibits()):
@@ -72,29 +92,31 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         names = [*STUDIES, *gathered.TABLES, *gathered.FIGURES]
         raise InputError(f"there is no study, table or figure {name!r}; {did_you_mean(name, names)}")
     shown = take(options, "rows", "measures", "to")
-    measures, where = shown.get("measures", ()), options.get("where", "")
+    measures, where = STUDIES[name].check_measures(shown.get("measures", ())), options.get("where", "")
     if action == "run":
         results = engine.study(name, **options)
     else:
-        scale = options.get("scale", "paper" if "rows" in shown else "quick")
+        scale = options.get("scale", None if "rows" in shown else "quick")
+        if scale is not None:
+            STUDIES[name].scale(scale)
         file = Path(options.get("out", "studies")) / f"{name}-{scale}" / "rows.csv"
         results = read_results(name, shown.get("rows", file), scale)
+    printed = results.text(measures, where, _MOST)
+    if action != "run" and not printed:
+        raise InputError(f"where: no rows of {name} are of {where or 'these measures'}.")
     if action in ("page", "figure"):
         to = shown.get("to", Path(f"{name}.{'html' if action == 'page' else 'png'}"))
         if action == "page":
-            write_text(to, results.page(measures, where))
+            _check_to(action, to)
+            _write(to, results.page(measures, where))
         else:
-            from hardsight.figures.style import write_figure
-
-            to = write_figure(results.figure(measures, where), to)
-        print(f"wrote {to}")
+            _draw(to, results.figure(measures, where))
         return {"study": name, "rows": results.rows}
-    print(results.text(measures, where, _MOST))
+    print(printed)
     if action == "run":
         print(f"\n{results.finished:,} of {results.cells:,} cells are finished; wrote {results.path}/")
     if "to" in shown:
-        write_text(shown["to"], results.markdown(measures, where))
-        print(f"wrote {shown['to']}")
+        _write(shown["to"], f"{results.markdown(measures, where)}\n{_MARK}\n")
     lines = {
         measure: [line._asdict() for line in results.lines(measure, where)]
         for measure in measures or results.study.measures
@@ -108,9 +130,8 @@ def _claims(paper: str | None, options: dict[str, Any]) -> dict[str, Any]:
     results = ledger(folder, [paper] if paper else (), scale)
     print(results.text())
     if "to" in options:
-        html = Path(options["to"]).suffix.lower() in (".html", ".htm")
-        write_text(Path(options["to"]), results.page() if html else results.markdown())
-        print(f"wrote {options['to']}")
+        html = options["to"].suffix.lower() in _HTML
+        _write(options["to"], results.page() if html else results.markdown())
     return {"summary": results.summary(), "claims": [row for name in results.papers for row in results.rows(name)]}
 
 
@@ -122,6 +143,8 @@ def _gathered(action: str, name: str, options: dict[str, Any]) -> dict[str, Any]
     shown = take(options, "rows", "measures", "to")
     if "measures" in shown:
         raise InputError(f"measures: {name} has those of the paper; leave --measures out.")
+    if "to" in shown and action == "run" and not table:
+        raise InputError(f"to: {name} is a figure; hardsight study figure {name} --to draws it.")
     where, out = options.pop("where", ""), options.get("out", "studies")
     scale = options.get("scale", "paper" if "rows" in shown else "quick")
     if where and table:
@@ -130,18 +153,47 @@ def _gathered(action: str, name: str, options: dict[str, Any]) -> dict[str, Any]
         _run_all(name, scale, options)
     results = gathered.read_gathered(name, out, scale, str(shown.get("rows", "")))
     if not table and action == "figure":
-        from hardsight.figures.style import write_figure
-
-        to = write_figure(gathered.gathered_figure(name, results, where), shown.get("to", Path(f"{name}.png")))
-        print(f"wrote {to}")
+        _draw(shown.get("to", Path(f"{name}.png")), gathered.gathered_figure(name, results, where))
     if table:
         print(gathered.table_text(name, results, scale))
         if "to" in shown:
-            write_text(shown["to"], gathered.table_markdown(name, results))
-            print(f"wrote {shown['to']}")
+            _write(shown["to"], f"{gathered.table_markdown(name, results)}\n{_MARK}\n")
     else:
         print("\n".join(gathered.missing(name, results, scale)))
     return {"name": name, "rows": gathered.table_rows(name, results) if table else [], "studies": list(results)}
+
+
+def _check_to(action: str, to: Path) -> None:
+    """Refuse a file that cannot be written, or is somebody else's, before anything is computed for it."""
+    from hardsight.figures.style import check_out
+
+    with disk_errors(to, "to"):
+        if action not in _ENDS:
+            check_out(to, "to")
+        elif to.suffix.lower() not in _ENDS[action]:
+            raise InputError(f"to must end in {' or '.join(_ENDS[action])}, got {to.name!r}.")
+        else:
+            check_replaceable(to, _is_ours, "to")
+
+
+def _is_ours(file: Path) -> bool:
+    text = file.read_bytes()
+    return is_page(file) or _MARK.encode() in text or b"\n% Made by `hardsight study" in text
+
+
+def _write(to: Path, text: str) -> None:
+    """Write a page, and say so."""
+    with disk_errors(to, "to"):
+        write_text(to, text)
+    print(f"wrote {to}")
+
+
+def _draw(to: Path, figure: Figure) -> None:
+    """Write a figure, and say so."""
+    from hardsight.figures.style import write_figure
+
+    with disk_errors(to, "to"):
+        print(f"wrote {write_figure(figure, to, 'to')}")
 
 
 def _run_all(name: str, scale: str, options: dict[str, Any]) -> None:

@@ -91,20 +91,20 @@ _METADATA: dict[str, dict[str, str | None]] = {
 }
 
 
-def check_out(out: str | Path) -> Path:
+def check_out(out: str | Path, argument: str = "out") -> Path:
     """The path of a figure that can be written, or an error."""
     path = local_path(out)
     if path.suffix.lower() not in _METADATA:
-        raise InputError(f"out must end in .png, .svg or .pdf, got {path.name!r}.")
+        raise InputError(f"{argument} must end in .png, .svg or .pdf, got {path.name!r}.")
     if not path.parent.is_dir():
-        raise MissingPathError(f"out: there is no folder {path.parent}; create it first.")
-    check_replaceable(path, lambda file: _MARK.encode() in file.read_bytes())
+        raise MissingPathError(f"{argument}: there is no folder {path.parent}; create it first.")
+    check_replaceable(path, lambda file: _MARK.encode() in file.read_bytes(), argument)
     return path
 
 
-def write_figure(figure: Figure, out: str | Path) -> Path:
+def write_figure(figure: Figure, out: str | Path, argument: str = "out") -> Path:
     """Write a .png, .svg or .pdf file, atomically; the same figure gives the same bytes."""
-    path = check_out(out)
+    path = check_out(out, argument)
     kind = path.suffix.lower()
     settings = {"svg.hashsalt": "hardsight", "svg.fonttype": "none", "pdf.fonttype": 42}
     with need("matplotlib").rc_context(settings):

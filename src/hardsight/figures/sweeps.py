@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLUMNS = 4
+_MOST_TICKS = 8
 
 
 class Point(NamedTuple):
@@ -104,6 +105,8 @@ def _draw(axis: Axes, panel: Panel) -> None:
     papers = [point.paper for point in points]
     if any(map(math.isfinite, papers)):
         axis.plot(x, papers, "x", color=GRAY, label="in the paper")
+    if not text and len(points) <= _MOST_TICKS:
+        axis.set_xticks(x, [f"{value:g}" for value in x])
     if panel.log and not text:
         axis.set_xscale("log")
         axis.set_xticks(x, [f"{value:g}" for value in x])

@@ -83,7 +83,7 @@ def remove_files(folder: Path, names: re.Pattern[str]) -> None:
 
 
 @contextlib.contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path, argument: str = "RUN") -> Iterator[None]:
     """A full or read-only disk as a `DiskError`."""
     try:
         yield
@@ -96,13 +96,14 @@ def disk_errors(path: Path) -> Iterator[None]:
             why = "the disk is full; what was committed is safe. Free some space and run the same command again"
         else:
             why = f"{os.strerror(error.errno or 0)}; choose another place"
-        raise DiskError(error.errno, f"RUN: {path} cannot be written: {why}.") from error
+        raise DiskError(error.errno, f"{argument}: {path} cannot be written: {why}.") from error
 
 
-def check_replaceable(target: Path, ours: Callable[[Path], bool]) -> None:
+def check_replaceable(target: Path, ours: Callable[[Path], bool], argument: str = "out") -> None:
     """Refuse to write over a file that hardsight did not write."""
     if (target.exists() or target.is_symlink()) and not (target.is_file() and ours(target)):
-        raise ExistingPathError(f"out: {target} is there already and not written by hardsight; name another file.")
+        why = "is there already and not written by hardsight; name another file"
+        raise ExistingPathError(f"{argument}: {target} {why}.")
 
 
 def is_page(file: Path) -> bool:

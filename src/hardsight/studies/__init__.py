@@ -32,6 +32,7 @@ from hardsight.studies.quoted import printed_tables as printed_tables
 from hardsight.studies.quoted import quoted_domains as quoted_domains
 from hardsight.studies.quoted import quoted_selection as quoted_selection
 from hardsight.studies.quoted import quoted_visda as quoted_visda
+from hardsight.studies.rowfiles import read_results as read_results
 from hardsight.studies.study import STUDIES as STUDIES
 from hardsight.studies.study import Cell as Cell
 from hardsight.studies.study import Measure as Measure
@@ -39,4 +40,3 @@ from hardsight.studies.study import Scale as Scale
 from hardsight.studies.study import Study as Study
 from hardsight.studies.study import Sweep as Sweep
 from hardsight.studies.tables import Results as Results
-from hardsight.studies.tables import read_results as read_results

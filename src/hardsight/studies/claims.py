@@ -18,7 +18,7 @@ from hardsight.errors import InputError
 from hardsight.printing import interval
 from hardsight.registry import Registry
 from hardsight.stats import Difference, paired_difference
-from hardsight.studies.tables import Results, conditions, matches
+from hardsight.studies.tables import Results, conditions, is_number, matches
 
 YES, PARTLY, NO, NOT_SHOWN, UNMEASURED = "yes", "partly", "no", "not shown", "not measured"
 FEWEST = 3  # units; with fewer no test decides
@@ -203,7 +203,7 @@ def over_lines(
     several = [len(set(column)) > 1 for column in zip(*(line.levels for line in lines), strict=True)]
     for levels, values, base in lines:
         named = zip(results.columns, levels, several, strict=True)
-        on = ", ".join(f"{name} {level}" if _is_number(level) else level for name, level, shown in named if shown)
+        on = ", ".join(f"{name} {level}" if is_number(level) else level for name, level, shown in named if shown)
         line = finding(values, base) if len(values) > 1 else None
         if line is None or (line.low != line.low and line.p != line.p):
             units = "seeds" if claim.over == "seed" else f"levels of {claim.over}"
@@ -213,10 +213,6 @@ def over_lines(
         yield on, line
     if not lines:
         yield "", unmeasured("no such rows")
-
-
-def _is_number(level: str) -> bool:
-    return level.replace(".", "", 1).isdigit()
 
 
 def units(claim: Claim, n: int) -> str:

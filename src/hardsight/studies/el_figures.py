@@ -29,7 +29,7 @@ def plot_encouraging_loss() -> Figure:
     pull.plot(_P, 1 - _P, color=COLORS[0], label="cross-entropy")
     pull.plot(_P, torch.ones_like(_P), color=COLORS[2], linestyle="-.", label="Encouraging Loss")
     pull.set_ylim(0, 1.1)
-    for axis, label in ((value, "loss"), (pull, "pull on the target logit")):
+    for axis, label in ((value, "loss"), (pull, "|gradient| at the target logit")):
         axis.set(xlabel="likelihood p", ylabel=label)
         axis.legend(fontsize=8, frameon=False)
     value.axhline(0, color=GRAY, linewidth=0.8)
@@ -47,7 +47,7 @@ def plot_bonuses() -> Figure:
         label = f"log_end {end:g}" + (" (normal)" if end == 1 else "")
         for axis, line in zip(axes[0], (total.detach() - ce, total.detach(), pull), strict=True):
             axis.plot(_P, line, color=color, linestyle=dash, label=label)
-    names = ("bonus", "loss", "pull on the target logit")
+    names = ("bonus", "loss", "|gradient| at the target logit")
     for axis, line, name in zip(axes[0], (0 * _P, ce, 1 - _P), names, strict=True):
         axis.plot(_P, line, color=GRAY, linewidth=1, label="cross-entropy")
         axis.set(xlabel="likelihood p", ylabel=name)

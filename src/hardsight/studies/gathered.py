@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hardsight.errors import InputError
 from hardsight.printing import interval, number_text, text_table
 from hardsight.studies.papertables import FIGURES, TABLES, Entry, Gathered
+from hardsight.studies.rowfiles import read_results
 from hardsight.studies.study import STUDIES
 from hardsight.studies.tables import (
     Line,
@@ -20,7 +21,6 @@ from hardsight.studies.tables import (
     conditions,
     markdown_table,
     published_row,
-    read_results,
     sweep_panels,
 )
 
@@ -47,7 +47,11 @@ def read_gathered(
         if study not in studies or not str(file):
             raise InputError(f"rows must be STUDY=FILE,… with a study of {name} ({', '.join(studies)}), got {study!r}.")
     files = {study: Path(rows.get(study) or Path(out) / f"{study}-{scale}" / "rows.csv") for study in studies}
-    return {study: read_results(study, file, scale) for study, file in files.items() if study in rows or file.is_file()}
+    return {
+        study: read_results(study, file, None if study in rows else scale)
+        for study, file in files.items()
+        if study in rows or file.is_file()
+    }
 
 
 def gathered(name: str) -> Gathered:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from hardsight.printing import Result, cell, html_table, interval, text_table
 from hardsight.registry import did_you_mean
 from hardsight.stats import FEW, holm
 from hardsight.studies.claims import JUDGES, NO, NOT_SHOWN, PARTLY, UNMEASURED, YES, Claim, Finding, all_claims
-from hardsight.studies.tables import html_page, markdown_table, read_results, read_rows
+from hardsight.studies.rowfiles import read_results, read_rows
+from hardsight.studies.study import STUDIES
+from hardsight.studies.tables import html_page, markdown_table
 
 HOLDS, IN_PART, FAILS, OPEN, NOT_RUN, NOT_TESTABLE = VERDICTS = (
     "holds", "partly", "does not hold", "not shown", "not run", "not testable"
@@ -35,11 +38,12 @@ _TITLE = "Do the papers' claims hold?"
 _COMMAND = "hardsight study claims --rows docs/results --to docs/results/claims.md"
 _LEAD = (
     "Every claim that the three papers make about data, in their abstracts, captions and text, judged by fixed rules "
-    "from rows of studies that are committed beside this page. Trainings here are shorter than the papers', and often "
-    "of other networks or data: the column data says which."
+    "from measurements that are committed beside this page. Trainings here are shorter than in the papers and often "
+    "use other networks or data: a verdict is about what was run here, which the column data describes."
 )
 _LEVEL = 0.05
 _MOST_LINES = 2  # that the summary shows one by one
+_RECORDED = ("claim", "n", "measured", "verdict")  # columns of verdicts on recorded runs
 # What a row should say about itself, and the columns that say it.
 _PROVENANCE = {
     "seed": ("seed",), "versions": ("versions", "torch"), "hardware": ("hardware",), "seconds": ("seconds",),
@@ -51,13 +55,12 @@ _MEANING = f"""
 - **{IN_PART}**: on some lines; or a rule with several parts is met in part.
 - **{FAILS}**: on no line, and on one or more the interval lies on the other side, or short of the effect that the
   paper reports.
-- **{OPEN}**: no line decides. The interval contains 0, and the paper's effect or none to compare with; or there are
-  fewer than three seeds. More seeds could tell.
-- **{NOT_RUN}**: data and code are here, rows are not.
+- **{OPEN}**: no line decides. The interval contains 0 and does not exclude the paper's effect, or there are fewer than
+  three seeds. More seeds could tell.
+- **{NOT_RUN}**: it could be tested with the data at hand, but nothing has been run.
 - **{NOT_TESTABLE}**: data or pretrained weights are missing.
 
-To the plain question whether a claim holds the last three are one answer, "not testable here"; they differ in what
-would help.
+The last three say nothing about the claim; they differ in what would help.
 
 Intervals are Student's over seeds, paired by seed, if nothing else is said. p-values are corrected by Holm's method
 over the lines of a claim, and a line counts only if the corrected one is below 0.05, too. † marks a verdict that
@@ -174,15 +177,21 @@ def judge_claim(claim: Claim, folder: Path, scale: str = "paper") -> tuple[tuple
         return (("", Finding(UNMEASURED, f"there is no {' and no '.join(missing)}", 0)),)
     if judge.of == "study":
         return tuple(judge.function(claim, read_results(claim.study, files)))
-    rows = [row for file in files for row in read_rows(file) if row["claim"] == claim.claim]
-    return tuple(_recorded(row) for row in rows) or (("", Finding(UNMEASURED, "no such rows", 0)),)
+    rows = [row for file in files for row in read_rows(file, _RECORDED) if row["claim"] == claim.claim]
+    return tuple(_recorded(row, files[0]) for row in rows) or (("", Finding(UNMEASURED, "no such rows", 0)),)
 
 
-def _recorded(row: dict[str, Any]) -> tuple[str, Finding]:
+def _recorded(row: dict[str, Any], file: Path) -> tuple[str, Finding]:
     """A row of `hardsight.studies.observations` as it was judged."""
-    numbers = [float(row[name]) if row.get(name) else None for name in ("value", "low", "high")]
-    name = row.get("net") or f"{row['network']}-{row['seed']}"
-    return name, Finding(row["verdict"], row["measured"], int(row["n"]), *numbers)
+    name = row.get("net") or f"{row.get('network', '')}-{row.get('seed', '')}"
+    try:
+        numbers = [float(row[name]) if row.get(name) else None for name in ("value", "low", "high")]
+        finding = Finding(row["verdict"], row["measured"], int(row["n"]), *numbers)
+    except ValueError as error:
+        raise InputError(f"rows: {file} has a row of {name} without its numbers: {error}.") from None
+    if finding.verdict not in (YES, PARTLY, NO, NOT_SHOWN, UNMEASURED):
+        raise InputError(f"rows: {file} has the verdict {finding.verdict!r} for {name}, which no rule gives.")
+    return name, finding
 
 
 def ledger(rows: str | Path, papers: Sequence[str] = (), scale: str = "paper") -> Ledger:
@@ -201,6 +210,8 @@ def ledger(rows: str | Path, papers: Sequence[str] = (), scale: str = "paper") -
     folder = Path(rows)
     if not folder.is_dir():
         raise MissingPathError(f"rows: there is no folder {folder}.")
+    if scale not in (scales := dict.fromkeys(name for kind in STUDIES.values() for name in kind.scales)):
+        raise InputError(f"scale: no study has the scale {scale!r}; {did_you_mean(scale, scales)}")
     for name in papers:
         if name not in PAPERS:
             raise InputError(f"papers: there is no paper {name!r}; {did_you_mean(name, PAPERS)}")
@@ -245,17 +256,30 @@ class Ledger(Result):
     def summary(self) -> list[dict[str, Any]]:
         """How many claims of each paper have which verdict."""
         rows = []
-        for paper, entries in {**self.papers, "all": list(self.entries)}.items():
+        groups = self.papers | ({"all": list(self.entries)} if len(self.papers) > 1 else {})
+        for paper, entries in groups.items():
             counts = Counter(entry.verdict for entry in entries)
             rows.append({"paper": PAPERS.get(paper, paper), "claims": len(entries)} | {v: counts[v] for v in VERDICTS})
         return rows
+
+    def sentence(self) -> str:
+        """How many claims were decided, and how."""
+        counts = Counter(entry.verdict for entry in self.entries)
+        return (
+            f"Of {len(self.entries)} claims {counts[HOLDS] + counts[IN_PART] + counts[FAILS]} are decided here: "
+            f"**{counts[HOLDS]} hold, {counts[IN_PART]} hold in part, {counts[FAILS]} do not hold**. {counts[OPEN]} "
+            f"were measured without a clear answer, {counts[NOT_RUN]} have not been run, and {counts[NOT_TESTABLE]} "
+            "need data or weights that are not here. "
+            f"A † means: not after a correction over all {self.tests} tests of the page."
+        )
 
     def headlines(self) -> list[dict[str, Any]]:
         """The most important claims in short."""
         return [
             {
-                "claim": f"{entry.claim.paper}: {entry.claim.headline}", "verdict": _marked(entry),
-                "measured": entry.brief, "n": _few(entry), "data": entry.claim.data,
+                "verdict": _marked(entry), "claim": _titled(entry.claim),
+                "measured": f"{entry.brief} ({entry.caveat})" if entry.caveat else entry.brief,
+                "data": entry.claim.data,
             }
             for entry in self.entries
             if entry.claim.headline
@@ -265,7 +289,7 @@ class Ledger(Result):
         """A paper's claims, one row each."""
         return [
             {
-                "claim": entry.claim.claim, "where": entry.claim.source, "verdict": _marked(entry),
+                "verdict": _marked(entry), "claim": entry.claim.claim, "where": entry.claim.source,
                 "measured": entry.measured, "n": _few(entry), "data": entry.claim.data, "study": _study(entry.claim),
             }
             for entry in self.papers.get(paper, ())
@@ -274,7 +298,7 @@ class Ledger(Result):
     def doubts(self) -> list[dict[str, Any]]:
         """What was checked where a paper is contradicted, and other caveats."""
         return [
-            {"claim": f"{entry.claim.claim} ({_where(entry.claim)})", "verdict": entry.verdict,
+            {"verdict": entry.verdict, "claim": f"{entry.claim.claim} ({_where(entry.claim)})",
              "checked": entry.claim.checked}
             for entry in sorted(self.entries, key=lambda entry: entry.verdict != FAILS)
             if entry.claim.checked
@@ -304,21 +328,21 @@ class Ledger(Result):
 
     def sections(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
         """Title, text and table of every part of the page."""
-        yield "In short", "", self.summary()
         if headlines := self.headlines():
-            yield "The most important", "", headlines
+            yield "In short", f"{self.sentence()} The most important ones:", headlines
+        yield "By paper", "" if headlines else self.sentence(), self.summary()
         yield "How to read a verdict", _MEANING.format(tests=self.tests).strip(), []
         for paper in self.papers:
             yield PAPERS[paper], "", self.rows(paper)
         if doubts := self.doubts():
-            text = "Where we contradict a paper, the first suspect is us. What was checked, contradictions first:"
-            yield "First suspect us", text, doubts
-        yield "The rules", "Each is a function of the rows; its docstring is what stands here.", self.rules()
+            text = "Where we contradict a paper, we suspect ourselves first. Contradictions come first, then caveats."
+            yield "What was checked", text, doubts
+        yield "The rules", "Each rule is a function of the rows; this is its docstring.", self.rules()
         if listed := self.provenance():
             text = (
                 "Every new row of a study carries its seed, versions, hardware, seconds, the revision of the source, "
-                "and the command that computes it again. Rows from before lack what is marked –, and it is not made "
-                "up; the other pages of the results name their commands."
+                "and the command that computes it again. Older rows lack what is marked –, which cannot be recovered; "
+                "the other pages of the results name their commands."
             )
             yield "The rows", text, listed
 
@@ -345,15 +369,28 @@ class Ledger(Result):
         body = [f"<h1>{html.escape(_TITLE)}</h1>", f"<p>{html.escape(_LEAD)}</p>"]
         for title, text, rows in self.sections():
             body.append(f"<h2>{html.escape(title)}</h2>")
-            body += [f"<p>{html.escape(part.strip())}</p>" for part in text.replace("**", "").split("\n- ") if part]
+            body += map(_html, filter(None, text.split("\n\n")))
             body += [html_table(rows)] if rows else []
         return html_page(_TITLE, body, wrap=True)
+
+
+def _html(text: str) -> str:
+    """A paragraph or a list of the page's Markdown."""
+    text = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html.escape(text))
+    if text.startswith("- "):
+        return f"<ul><li>{'</li><li>'.join(text[2:].split(chr(10) + '- '))}</li></ul>"
+    return f"<p>{text}</p>"
 
 
 def _short(finding: Finding) -> str:
     """The number of a recorded run with its interval and verdict."""
     number = interval(finding.value, finding.low, finding.high, ".3g")
     return finding.verdict if number == "–" else f"{number} ({finding.verdict})"
+
+
+def _titled(claim: Claim) -> str:
+    """The short form of a claim, with its paper where that does not say it."""
+    return claim.headline if claim.paper in claim.headline else f"{claim.paper}: {claim.headline}"
 
 
 def _where(claim: Claim) -> str:

@@ -176,6 +176,13 @@ class Study:
             raise InputError(f"scale: the study {self.name} has no scale {name!r}; {did_you_mean(name, self.scales)}")
         return self.scales[name]
 
+    def check_measures(self, names: Sequence[str]) -> Sequence[str]:
+        """The names, each of which must be a measure."""
+        for name in names:
+            if name not in self.measures:
+                raise InputError(f"measure: {self.name} measures {', '.join(self.measures)}, not {name!r}.")
+        return names
+
     def levels(self, *scales: str) -> dict[str, list[str]]:
         """The levels of each factor at some scales, or at any."""
         sizes = [self.scale(name) for name in scales or self.scales]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -14,29 +15,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hardsight.errors import InputError, MissingPathError
+from hardsight.errors import InputError
 from hardsight.printing import Result, cell, html_table, interval, text_table
 from hardsight.registry import did_you_mean
 from hardsight.stats import holm, paired_difference, pooled_difference
-from hardsight.studies.study import STUDIES, Study
+from hardsight.studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hardsight.figures.sweeps import Panel
 
-_NOTE = "<p>n seeds per line; differences are paired by seed, with 95% intervals; p is corrected by Holm's method.</p>"
+_NOTE = "n counts seeds. Differences are paired by seed, with 95% intervals; p is corrected by Holm's method."
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
+<meta name="generator" content="hardsight">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
 th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #ddd; }}
 td {{ white-space: {space}; }}
+td:first-child {{ white-space: nowrap; }}
+td:nth-child(2) {{ min-width: {second}; }}
 </style>
 {body}
 </html>
@@ -70,7 +74,7 @@ class Results(Result):
         study: The study.
         rows: One per cell, or several that the study's details tell apart.
         path: The folder or file that they come from.
-        cells: Number of cells of the complete study.
+        cells: Number of cells of the complete study; 0 if it is not known, as of rows from a file.
         scale: The scale; the paper's numbers are shown beside rows of ``paper`` only.
     """
 
@@ -86,7 +90,7 @@ class Results(Result):
     @property
     def finished(self) -> int:
         """Number of cells with results."""
-        return _finished(self.study, self.rows)
+        return count_cells(self.study, self.rows)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -107,9 +111,11 @@ class Results(Result):
         groups: dict[tuple[str, ...], dict[Any, list[float]]] = {}
         for row in self.rows:
             value = row.get(measure)
-            if value in (None, "") or not math.isfinite(float(value)) or (seeds and _level(row["seed"]) not in seeds):
+            if value in (None, "") or not math.isfinite(float(value)):
                 continue
-            *levels, seed = _key(row, self.columns)
+            if seeds and level_text(row["seed"]) not in seeds:
+                continue
+            *levels, seed = cell_key(row, self.columns)
             if over == "seed":
                 groups.setdefault(tuple(levels), {})[seed] = [float(value)]
             else:
@@ -136,7 +142,7 @@ class Results(Result):
         if self.rows:  # of an unfinished study, levels without rows are known from its declaration
             levels = self.study.levels()
             check_levels(
-                wanted, {n: [*(_level(row.get(n)) for row in self.rows), *levels.get(n, ())] for n in self.columns}
+                wanted, {n: [*(level_text(row.get(n)) for row in self.rows), *levels.get(n, ())] for n in self.columns}
             )
         named = [dict(zip(self.columns, line.levels, strict=True)) | {"family": line.family} for line in lines]
         return [line for line, levels in zip(lines, named, strict=True) if matches(levels, wanted)]
@@ -174,12 +180,14 @@ class Results(Result):
             measures: Which; all if not given.
             where: Only these levels; see `lines`.
         """
-        for name in self._known(measures) or self.study.measures:
+        for name in self.study.check_measures(measures) or self.study.measures:
             lines, measure = self.lines(name, where), self.study.measures[name]
             factor, style = (100, ".2f") if measure.percent else (1, ".4g")
             rows = []
             for line in lines:
                 row: dict[str, Any] = dict(zip(self.columns, line.levels, strict=True)) | {"n": line.n}
+                if any(other.pairs not in (0, other.n) for other in lines):
+                    row["pairs"] = line.pairs or None
                 spread = f" ± {factor * line.sd:{style}}" if math.isfinite(line.sd) else ""
                 row["mean ± sd"] = f"{factor * line.mean:{style}}{spread}"
                 if any(other.pairs for other in lines):
@@ -202,13 +210,6 @@ class Results(Result):
         weights = sorted({row["weights"] or "scratch" for row in self.rows if "weights" in row})
         return f", networks from {' and '.join(weights)}" if weights else ""
 
-    def _known(self, measures: Sequence[str]) -> Sequence[str]:
-        """The measures, each of which the study must have."""
-        for name in measures:
-            if name not in self.study.measures:
-                raise InputError(f"measure: {self.study.name} measures {', '.join(self.study.measures)}, not {name!r}.")
-        return measures
-
     def text(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "", most: int | None = None) -> str:
         """The tables for a terminal; of each, at most so many lines."""
         parts = []
@@ -222,7 +223,20 @@ class Results(Result):
     @property
     def _summary(self) -> str:
         paper = f"{self.study.paper}. " if self.study.paper else ""
-        return f"{paper}Study {self.study.name}, scale {self.scale}: {self.finished:,} of {self.cells:,} cells."
+        planned = f" of {self.cells:,}" if self.cells else ""
+        return f"{paper}Study {self.study.name}, scale {self.scale}: {self.finished:,}{planned} cells."
+
+    def sentence(self, measure: str, where: str | Mapping[str, str] = "") -> str:
+        """How many lines of a measure differ from the baseline; empty where none is compared with it."""
+        tested = [line for line in self.lines(measure, where) if math.isfinite(line.p_holm)]
+        if not tested:
+            return ""
+        shown = [line.difference for line in tested if line.p_holm < 0.05]
+        above, below = (sum(sign * difference > 0 for difference in shown) for sign in (1, -1))
+        return (
+            f"{self.study.measures[measure].title}: of {len(tested)} lines compared with {self.study.baseline}, "
+            f"{above} are above it, {below} below, and {len(tested) - len(shown)} not shown to differ."
+        )
 
     def markdown(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:
         """The tables as Markdown."""
@@ -233,35 +247,58 @@ class Results(Result):
 
     def page(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:
         """The tables as one HTML page that loads nothing from elsewhere."""
-        body = [f"<h1>{html.escape(self.study.question)}</h1>", f"<p>{html.escape(self._summary)}</p>"]
+        first = next(iter(measures or self.study.measures))
+        opening = filter(None, [self._summary, self.sentence(first, where), _NOTE])
+        body = [f"<h1>{html.escape(self.study.question)}</h1>", *(f"<p>{html.escape(part)}</p>" for part in opening)]
         for title, rows in self.tables(measures, where):
             body += [f"<h2>{html.escape(title)}</h2>", html_table(rows)]
-        return html_page(self.study.question, [*body, _NOTE])
+        return html_page(self.study.question, body)
 
     def figure(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> Figure:
         """Means with their spread over seeds, one panel per measure; crosses are the paper's numbers.
 
         A study that sweeps an option has a panel per measure, setting and option, against its values.
         """
-        from hardsight.figures.style import COLORS, GRAY, new_figure
+        from hardsight.figures.style import COLORS, GRAY, new_figure, plain
         from hardsight.figures.sweeps import plot_sweeps
 
         if self.study.sweeps:
             return plot_sweeps(sweep_panels(self, measures, where))
-        names = [name for name in (self._known(measures) or list(self.study.measures)[:4]) if self.lines(name, where)]
+        names = [
+            name
+            for name in (self.study.check_measures(measures) or list(self.study.measures)[:4])
+            if self.lines(name, where)
+        ]
         if not names:
             raise InputError(f"rows: there is nothing to draw yet; run the study {self.study.name} first.")
-        figure, axes = new_figure(1, len(names))
-        for axis, name in zip(axes[0], names, strict=True):
-            lines, measure = self.lines(name, where), self.study.measures[name]
-            place, factor = np.arange(len(lines))[::-1], 100 if measure.percent else 1
+        measured = {name: self.lines(name, where) for name in names}
+        rows = {
+            levels: -at for at, levels in enumerate(dict.fromkeys(li.levels for of in measured.values() for li in of))
+        }
+        figure, axes = new_figure(1, len(names), sharey=True)
+        figure.set_figheight(max(figure.get_figheight(), 1.0 + 0.2 * len(rows)))
+        for axis, (name, lines) in zip(axes[0], measured.items(), strict=True):
+            measure, place = self.study.measures[name], [rows[line.levels] for line in lines]
+            factor = 100 if measure.percent else 1
             spread = [0 if math.isnan(line.sd) else factor * line.sd for line in lines]
-            means = [factor * line.mean for line in lines]
-            axis.errorbar(means, place, xerr=spread, fmt="o", color=COLORS[0], capsize=3)
-            axis.plot([factor * line.paper for line in lines], place, "x", color=GRAY)
-            axis.set_yticks(place, [" ".join(filter(None, line.levels)) or self.study.name for line in lines])
-            axis.set_xlabel(f"{measure.title}{', %' if measure.percent else ''}")
+            means, papers = (
+                [factor * number for number in column]
+                for column in zip(*((li.mean, li.paper) for li in lines), strict=True)
+            )
+            axis.errorbar(
+                means, place, xerr=spread, fmt="o", color=COLORS[0], capsize=3, label="mean ± 1 sd over seeds"
+            )
+            if any(map(math.isfinite, papers)):
+                axis.plot(papers, place, "x", color=GRAY, label="in the paper")
+                axis.legend(fontsize=7, frameon=False)
+            axis.set_xlabel(textwrap.fill(f"{measure.title}{', %' if measure.percent else ''}", 34))
+        axes[0, 0].set_yticks([*rows.values()], [plain(self._named(levels)) for levels in rows])
         return figure
+
+    def _named(self, levels: Sequence[str]) -> str:
+        """Levels as one text; numbers with the names of their columns."""
+        named = zip(self.columns, levels, strict=True)
+        return ", ".join(f"{n} {at}" if is_number(at) else at for n, at in named if at) or self.study.name
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -273,7 +310,12 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def html_page(title: str, body: Sequence[str], wrap: bool = False) -> str:
     """Parts of a page that loads nothing from elsewhere; cells of tables stay on one line unless they may wrap."""
-    return _PAGE.format(title=html.escape(title), body="\n".join(body), space="normal" if wrap else "nowrap")
+    return _PAGE.format(
+        title=html.escape(title),
+        body="\n".join(body),
+        space="normal" if wrap else "nowrap",
+        second="15rem" if wrap else "0",
+    )
 
 
 def sweep_panels(results: Results, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> list[Panel]:
@@ -287,7 +329,7 @@ def sweep_panels(results: Results, measures: Sequence[str] = (), where: str | Ma
     from hardsight.figures.sweeps import Panel, Point
 
     study, panels = results.study, []
-    for name in results._known(measures) or list(study.measures)[:1]:
+    for name in study.check_measures(measures) or list(study.measures)[:1]:
         measure, settings = study.measures[name], {}
         factor, shown = 100 if measure.percent else 1, {line.levels for line in results.lines(name, where)}
         for line in results.lines(name):
@@ -305,22 +347,27 @@ def sweep_panels(results: Results, measures: Sequence[str] = (), where: str | Ma
     return panels
 
 
-def _finished(study: Study, rows: Sequence[Mapping[str, Any]]) -> int:
+def count_cells(study: Study, rows: Sequence[Mapping[str, Any]]) -> int:
     """Number of cells that rows come from."""
-    return len({_key(row, study.factors) for row in rows if not study.average or row[study.average] != "average"})
+    return len({cell_key(row, study.factors) for row in rows if not study.average or row[study.average] != "average"})
 
 
-def _key(row: Mapping[str, Any], names: Iterable[str]) -> tuple[Any, ...]:
+def cell_key(row: Mapping[str, Any], names: Iterable[str]) -> tuple[Any, ...]:
     """Levels and seed of a row."""
-    return *(_level(row.get(name)) for name in names), row["seed"]
+    return *(level_text(row.get(name)) for name in names), row["seed"]
 
 
-def _level(value: Any) -> str:
+def level_text(value: Any) -> str:
     """A level as text: the number 1.0, or ``1.0`` in a CSV, is the level ``1``."""
     try:
         return f"{float(value):g}"
     except (TypeError, ValueError):
         return "" if value is None else str(value)
+
+
+def is_number(level: str) -> bool:
+    """Whether a level is a number, which says nothing without the name of its column."""
+    return level.replace(".", "", 1).isdigit()
 
 
 def conditions(where: str | Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
@@ -377,7 +424,7 @@ def derived(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if study.derive is not None:
         cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in rows:
-            cells.setdefault(_key(row, study.factors), []).append(row)
+            cells.setdefault(cell_key(row, study.factors), []).append(row)
         rows = [row for cell_rows in cells.values() for row in study.derive(cell_rows)]
     return rows + _averages(study, rows) if study.average else rows
 
@@ -387,7 +434,7 @@ def _averages(study: Study, rows: Sequence[dict[str, Any]]) -> list[dict[str, An
     others = [name for name in (*study.factors, *study.details) if name != study.average]
     groups: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(_key(row, others), {}).setdefault(str(row[study.average]), {}).update(row)
+        groups.setdefault(cell_key(row, others), {}).setdefault(str(row[study.average]), {}).update(row)
     levels, averages = {level for group in groups.values() for level in group}, []
     for group in groups.values():
         if group.keys() == levels:
@@ -399,39 +446,3 @@ def _averages(study: Study, rows: Sequence[dict[str, Any]]) -> list[dict[str, An
                 if not {None, ""} & set(values):
                     averages[-1][name] = float(np.mean(np.array(values, float)))
     return averages
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The lines of a CSV by column, as text."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [dict(line) for line in csv.DictReader(file)]
-
-
-def read_results(name: str, rows: str | Path | Sequence[str | Path], scale: str = "paper") -> Results:
-    """Rows of a study from a CSV, of this machine or of another.
-
-    Args:
-        name: Of the study.
-        rows: The file, or several. With a column study, only rows of this one count; with columns quantity and value,
-            each line is one number.
-        scale: The scale at which they were computed.
-    """
-    study, lines = STUDIES[name], []
-    paths = [Path(path) for path in ([rows] if isinstance(rows, (str, Path)) else rows)]
-    for path in paths:
-        if not path.is_file():
-            raise MissingPathError(f"rows: there is no file {path}; run the study {name} first, or name its rows.")
-        part = read_rows(path)
-        if not part or "seed" not in part[0]:
-            raise InputError(f"rows: {path} must have a column seed and those of the study {name}.")
-        lines += part
-    lines = [line for line in lines if line.get("study", name) == name]
-    if lines and {"quantity", "value"} <= set(lines[0]):
-        cells: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for line in lines:
-            quantity, value = line.pop("quantity"), line.pop("value")
-            cells.setdefault(tuple(line.values()), line)[quantity] = value
-        lines = list(cells.values())
-    if lines and (missing := [name for name in study.factors if name not in lines[0]]):
-        raise InputError(f"rows: {paths[0]} has no column {missing[0]}, so it holds no rows of the study {name}.")
-    return Results(study, derived(study, lines), paths[0], _finished(study, lines), scale)

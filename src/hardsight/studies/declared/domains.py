@@ -71,7 +71,7 @@ def _family(levels: Mapping[str, str]) -> str:
             1, 5, settings=_SMOKE,
             levels={"network": ("small-cnn",), "loss": ("ce", "avh"), "target": ("plain", "inverted")},
         ),
-        "quick": Scale(5, 20, "NVIDIA H200", _PACS, {"network": ("cnn10-96",)}),
+        "quick": Scale(5, 20, "NVIDIA H200", _PACS, {"network": ("cnn10-96", "cnn9-96")}),
         "paper": Scale(5, 600, "NVIDIA H200", _PACS | {"recipe": {}}, {"network": ("cnn10", "cnn9")}),
     },
     compare="loss",

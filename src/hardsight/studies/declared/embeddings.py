@@ -112,6 +112,7 @@ def plot_embeddings(data: str, seed: int = 0) -> Figure:
     points = by_avh.scatter(x[order], y[order], c=hardness, s=3, cmap="viridis", linewidths=0, rasterized=True)
     figure.colorbar(points, ax=by_avh, label="C · AVH (lighter is harder)")
     by_avh.set(xlim=(-1.15 * reach, 1.15 * reach), ylim=(-1.15 * reach, 1.15 * reach), aspect="equal")
+    by_avh.set_xlabel("first feature")
     left_title(by_class, f"features by class, n = {len(x):,}, accuracy {percent(study.accuracy)}", 9)
     left_title(by_avh, "the same points by hardness", 9)
     return figure
@@ -130,6 +131,7 @@ def draw_rays(
         axis.plot([0, reach * direction[0]], [0, reach * direction[1]], color="black", linewidth=0.8)
         axis.annotate(plain(names[k]), 1.06 * reach * direction, fontsize=9, ha="center", va="center")
     axis.set(xlim=(-1.15 * reach, 1.15 * reach), ylim=(-1.15 * reach, 1.15 * reach), aspect="equal")
+    axis.set(xlabel="first feature", ylabel="second feature")
     return reach
 
 
@@ -189,7 +191,7 @@ def plot_raw_features(data: str, seed: int = 0, epochs: int = 150) -> Figure:
             for label, color in zip(CLASSES, COLORS, strict=False):
                 x, y = part.features[part.labels == label].T
                 axis.scatter(x, y, s=3, color=color, linewidths=0, rasterized=True, label=str(label))
-            axis.set(aspect="equal")
+            axis.set(aspect="equal", xlabel="first feature", ylabel="second feature")
             left_title(axis, f"{title}, {name}, n = {len(part.labels):,}", 9)
     axes[0, 0].legend(fontsize=8, frameon=False, markerscale=3)
     return figure

@@ -53,6 +53,6 @@ def plot_norm_growth() -> Figure:
         axis.axhline(0.5, color=GRAY, linewidth=0.8, linestyle=":")
         axis.set_xlabel("norm of the feature")
         left_title(axis, title)
-    axes[0, 0].set(ylim=(0, 1), ylabel="value")
+    axes[0, 0].set(ylim=(-0.02, 1.02), ylabel="confidence, AVH")
     axes[0, 0].legend(fontsize=8, frameon=False)
     return figure
