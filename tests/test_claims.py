@@ -255,6 +255,13 @@ def table(hardness, right, n=300):
     return SampleTable.from_columns({"id": np.arange(n).astype(str), "label": label, "pred": pred, "avh": avh})
 
 
+def ranked(results, measure="avh"):
+    """The findings on how networks rank by a measure, without those that could not be had."""
+    (claim,) = (claim for claim in claims("net-ranking") if (claim.judge, claim.measure) == ("rank", measure))
+    findings = JUDGES["rank"].function(claim, results)
+    return [(on, finding) for on, finding in findings if finding.verdict != "not measured"]
+
+
 def test_scored_runs_are_ranked_by_mean_avh_and_accuracy(tmp_path):
     right = [0.5, 0.6, 0.7, 0.8, 0.9]
     hardness = [0.9, 0.7, 0.8, 0.5, 0.3]
@@ -262,16 +269,17 @@ def test_scored_runs_are_ranked_by_mean_avh_and_accuracy(tmp_path):
     for name, scored in runs.items():
         scored.save(tmp_path / name)
     results = rank_networks({name: tmp_path / name for name in runs})
-    (row,) = judged(results)
-    assert (row["n"], row["verdict"]) == (5, "not shown")
-    assert row["value"] == pytest.approx(stats.spearmanr([r["avh"] for r in results.rows], right).statistic)
-    assert row["value"] == pytest.approx(-0.9)
+    assert not ranked(results, "agreement")  # without people
+    ((_, finding),) = ranked(results)
+    assert (finding.n, finding.verdict) == (5, "not shown")
+    assert finding.value == pytest.approx(stats.spearmanr([r["avh"] for r in results.rows], right).statistic)
+    assert finding.value == pytest.approx(-0.9)
     assert [r["accuracy"] for r in results.rows] == pytest.approx(right)
     falling = rank_networks({f"net {k}": table(1 - r, r) for k, r in enumerate(right)})
-    assert [(row["verdict"], row["value"]) for row in judged(falling)] == [("yes", pytest.approx(-1))]
+    assert [(finding.verdict, finding.value) for _, finding in ranked(falling)] == [("yes", pytest.approx(-1))]
     rising = rank_networks({f"net {k}": table(r, r) for k, r in enumerate(right)})
-    assert [(row["verdict"], row["value"]) for row in judged(rising)] == [("no", pytest.approx(1))]
-    assert judged(rank_networks(dict(list(runs.items())[:2])))[0]["verdict"] == "not measured"
+    assert [(finding.verdict, finding.value) for _, finding in ranked(rising)] == [("no", pytest.approx(1))]
+    assert not ranked(rank_networks(dict(list(runs.items())[:2])))
 
 
 def test_networks_are_ranked_in_every_bin_of_human_frequency():
@@ -283,7 +291,20 @@ def test_networks_are_ranked_in_every_bin_of_human_frequency():
     assert len(bins) == 6
     assert bins["all samples"] == 300
     assert sum(count for name, count in bins.items() if name != "all samples") == 297
-    assert {row["on"] for row in judged(results) if row["verdict"] != "not measured"} <= set(bins)
+    assert {on for on, _ in ranked(results)} <= set(bins)
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "yes"), (-1, "no")])
+def test_networks_are_ranked_by_their_agreement_with_people(sign, verdict):
+    human, noise = np.linspace(0, 1, 300), np.random.default_rng(0).random(300)
+    runs = {}
+    for k in range(5):
+        columns = {name: table(0, 0.5 + sign * 0.1 * k)[name] for name in ("id", "label", "pred")}
+        runs[f"net {k}"] = SampleTable.from_columns({**columns, "avh": 1 - human + (4 - k) * noise})
+    results = rank_networks(runs, human)
+    assert np.all(np.diff([row["agreement"] for row in results.rows if row["bin"] == "all samples"]) > 0)
+    ((_, finding),) = ranked(results, "agreement")
+    assert (finding.n, finding.verdict, finding.value) == (5, verdict, pytest.approx(sign))
 
 
 # The registry and the page.
@@ -343,12 +364,11 @@ def test_a_claim_whose_rows_vanish_is_not_run(tmp_path):
     changed = [new for old, new in zip(before, ledger(tmp_path).entries, strict=True) if old.verdict != new.verdict]
     assert {(entry.claim.study, entry.verdict) for entry in changed} == {("pacs", "not run")}
     assert all("pacs.csv" in entry.measured for entry in changed)
-    with (tmp_path / "dynamics-observations.csv").open("r+", newline="") as file:
-        text = file.read().replace("First the angles lower", "At first the angles lower")
-        file.seek(0)
-        file.write(text)
+    for name in ("dynamics-observations.csv", "observations-small.csv"):
+        text = (tmp_path / name).read_text().replace("First the angles lower", "At first the angles lower")
+        (tmp_path / name).write_text(text)
     (renamed,) = (new for new in ledger(tmp_path, ["AVH"]).entries if new.claim.judge == "two_phases")
-    assert (renamed.verdict, renamed.measured) == ("not run", "epoch of the handover:  not measured")
+    assert (renamed.verdict, renamed.measured) == ("not run", "epoch of the handover: not measured")
 
 
 def test_rows_of_this_machine_take_the_place_of_committed_ones(tmp_path):

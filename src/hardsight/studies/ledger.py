@@ -101,7 +101,7 @@ class Entry(NamedTuple):
             return self.claim.not_run or self.claim.not_testable
         judge = JUDGES[self.claim.judge]
         if judge.of == "run":
-            return f"{judge.number}: " + "; ".join(f"{name} {_short(finding)}" for name, finding in self.lines)
+            return f"{judge.number}: " + "; ".join(f"{name} {_short(finding)}".strip() for name, finding in self.lines)
         return "; ".join(f"{on}: {finding.measured}" if on else finding.measured for on, finding in self.lines)
 
     @property
