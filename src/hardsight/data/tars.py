@@ -40,16 +40,19 @@ class TarSamples(ShardSamples):
     def _read(self) -> None:
         self.ids, places, values, self._left = [], [], [], math.inf if self._most is None else self._most
         self._broken: dict[int, str] = {}  # rows that cannot be read, and why
+        self._cut: dict[int, str] = {}  # the last rows of shards that end early
         self._notes: dict[str, tuple[int, str]] = {}  # how often, and the first name
         for shard, path in enumerate(self._files):
             with path.open("rb") as file:
-                images, labels, broken = self._scan(file, path, self._stamps[shard][0])
+                images, labels, broken, ended = self._scan(file, path, self._stamps[shard][0])
             self._broken |= {len(self.ids) + row: broken[key] for row, key in enumerate(images) if key in broken}
-            places += [(shard, start, length) for start, length in images.values()]
+            places.append(np.array([(shard, *place) for place in images.values()], np.int64).reshape(-1, 3))
             values += map(labels.get, images)
             split = path_text(path.stem)
             self.ids += [f"{split}/{key}" for key in images]
-        self._places = np.array(places, dtype=np.int64).reshape(-1, 3)
+            if images and not ended:
+                self._cut[len(self.ids) - 1] = f"{path.name} ends before the label of this sample: it is truncated"
+        self._places = np.concatenate(places)
         self.labels = self._as_labels(values)
         if self._notes:
             notes = [f"{count:,} {what} (first: {printable(name)})" for what, (count, name) in self._notes.items()]
@@ -61,10 +64,10 @@ class TarSamples(ShardSamples):
 
     def _scan(
         self, file: BinaryIO, path: Path, size: int
-    ) -> tuple[dict[str, tuple[int, int]], dict[str, Any], dict[str, str]]:
-        """Places of the images, labels, and why a sample cannot be read, by key."""
+    ) -> tuple[dict[str, tuple[int, int]], dict[str, Any], dict[str, str], bool]:
+        """Places of the images, labels, and why a sample cannot be read, by key; and whether the tar has its end."""
         parts: dict[str, dict[str, tuple[int, int]]] = {"image": {}, "cls": {}, "json": {}}
-        numbers, broken, keys = {}, {}, {}  # `keys` in their order
+        numbers, broken, keys, ended = {}, {}, {}, True  # `keys` in their order
         for raw, kind, start, length in _members(file, path.name):
             self._left -= 1
             if self._left < 0:
@@ -73,6 +76,7 @@ class TarSamples(ShardSamples):
             first = name.rfind("/") + 1
             stem, _, ending = name[first:].partition(".")
             if kind == _END:
+                ended = False
                 self._note("shards that end early: they may be truncated", path.name)
             elif kind not in _PLAIN:
                 if kind != b"5":  # a folder
@@ -109,7 +113,7 @@ class TarSamples(ShardSamples):
                     labels[key] = self._field(file.read(min(length, _MOST_TEXT + 1)))
             except InputError as error:
                 raise type(error)(f"DATA: {path.name}, key {printable(key)[:80]!r}: {error}") from None
-        return images, labels, broken
+        return images, labels, broken, ended
 
     def _field(self, content: bytes) -> int | str | None:
         """The label in a .json."""
@@ -128,6 +132,7 @@ class TarSamples(ShardSamples):
         self.classes, kinds = None, {type(value) for value in values} - {type(None)}
         if not kinds:
             return None
+        self._broken |= {row: why for row, why in self._cut.items() if values[row] is None and row not in self._broken}
         missing = [row for row, value in enumerate(values) if value is None and row not in self._broken]
         if missing:
             count = f"{len(missing):,} of {len(values):,} samples (first: {printable(self.ids[missing[0]])[:80]})"
