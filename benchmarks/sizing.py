@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tarfile
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import nn
 
@@ -17,23 +23,47 @@ from benchmarks.measure import read_results, row
 from hardsight.runs.units import Units, read_parts
 
 ROWS, CLASSES, MANY = 262_144, 1000, 1_000_000_000
+_SHARDS, _PATTERN = 20, "{000..019}"
+
+# What a process takes for its data at the peak, beyond what it takes for a few of them: ids, labels and places.
+_OPENED = """
+import sys
+import hardsight as hs
+from hardsight.data import FeatureRows
+from hardsight.scoring.checks import check_samples
+
+def opened(file):
+    if "features" in file:
+        return FeatureRows(file)
+    samples = hs.open_data(file)
+    check_samples(samples, 1000)
+    samples.fingerprint()
+    return samples
+
+def peak():
+    return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) * 1024
+
+opened(sys.argv[1])
+before = peak()
+data = opened(sys.argv[2])
+print((peak() - before) / len(data))
+"""
 KINDS = ("samples", "scores", "vectors")  # the files of a unit
 
 
 def sizing() -> Iterator[dict]:
-    """Bytes per row of a run, and how long it takes to read the markers of a billion samples; prints a table."""
+    """Bytes per row of a run, memory per sample of a process, seconds for a billion samples' markers; a table."""
     warnings.filterwarnings("ignore", "the network is no better than chance")
     torch.manual_seed(0)
     measured = []
     with tempfile.TemporaryDirectory() as root:
         run, data = Path(root, "run"), (torch.randn(ROWS, 32), torch.arange(ROWS) % CLASSES)
         options = {"device": "cpu", "workers": 0, "progress": False, "version": "1"}
-        table = hs.score(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, CLASSES)), data, out=run, **options)
+        hs.score(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, CLASSES)), data, out=run, **options)
         config = f"N={ROWS} C={CLASSES}"
         for kind in KINDS:
             size = sum(file.stat().st_size for file in (run / kind).iterdir()) / ROWS
             measured.append(row("sizing", f"{kind} on disk", [size], "bytes per row", config))
-        measured.append(row("sizing", "table in memory", [table.to_arrow().nbytes / ROWS], "bytes per row", config))
     with tempfile.TemporaryDirectory() as root:
         path, units = Path(root), Units.of(MANY, 256)
         _make_markers(path, units.count)
@@ -44,6 +74,14 @@ def sizing() -> Iterator[dict]:
                 raise AssertionError("markers that were not read")
             seconds.append(time.perf_counter() - start)
         measured.append(row("sizing", "markers read", seconds, "s", f"units={units.count}"))
+    for case, (name, make, count) in _DATA.items():
+        with tempfile.TemporaryDirectory() as root:
+            few, many = Path(root, f"few-{name}"), Path(root, f"many-{name}")
+            for file, size in ((few, 1000), (many, count)):
+                make(file, [f"n01440764_{i:09d}" for i in range(size)])
+            command = [sys.executable, "-c", _OPENED, str(few), str(many)]
+            size = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        measured.append(row("sizing", f"{case} in memory", [size], "bytes per sample", f"N={count}"))
     yield from measured
     print("\n".join(f"| {' | '.join(line)} |" for line in lines([*read_results(), *measured])))
 
@@ -57,6 +95,32 @@ def _make_markers(path: Path, count: int) -> None:
         (path / "parts" / f"u{unit:08d}.json").write_text(content)
         for kind in KINDS:
             (path / kind / f"u{unit:08d}-{'0' * 8}.parquet").touch()
+
+
+def _tar(file: Path, keys: list[str]) -> None:
+    """Images of a byte, with labels, in shards."""
+    for shard in range(_SHARDS):
+        with Path(str(file).replace(_PATTERN, f"{shard:03d}")).open("wb") as stream:
+            for place, key in enumerate(keys[shard::_SHARDS]):
+                for ending, content in (("jpg", b"x"), ("cls", b"%d" % (place % CLASSES))):
+                    member = tarfile.TarInfo(f"{key}.{ending}")
+                    member.size = len(content)
+                    stream.write(member.tobuf(tarfile.USTAR_FORMAT) + content.ljust(512, b"\0"))
+            stream.write(bytes(1024))
+
+
+def _parquet(file: Path, keys: list[str]) -> None:
+    """Images of a byte, or features of a number, with ids and labels."""
+    features = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(len(keys), np.float16)), 1)
+    column = {"features": features} if "features" in file.name else {"image": pa.array([b"x"] * len(keys))}
+    pq.write_table(pa.table({**column, "label": np.arange(len(keys)) % CLASSES, "id": keys}), file)
+
+
+_DATA = {
+    "images in tar shards": (f"images-{_PATTERN}.tar", _tar, 200_000),
+    "images in Parquet": ("images.parquet", _parquet, 1_000_000),
+    "features in Parquet": ("features.parquet", _parquet, 4_000_000),
+}
 
 
 def lines(rows: list[dict]) -> Iterator[tuple[str, str]]:
@@ -73,7 +137,8 @@ def lines(rows: list[dict]) -> Iterator[tuple[str, str]]:
         yield text, f"{MANY / 16384 * seconds / 3600:,.1f} h"
     for kind in KINDS:
         yield f"`{kind}/` of 10⁹ samples", f"{sizes[f'{kind} on disk']:,.0f} GB"
-    yield "memory of the process that finishes a run of 10⁹ samples", f"{sizes['table in memory']:,.0f} GB or more"
+    for case in _DATA:
+        yield f"memory of each process for 10⁹ {case}", f"{sizes[f'{case} in memory']:,.0f} GB"
     yield "units of 10⁹ samples", f"{Units.of(MANY, 256).count:,}"
     yield "reading their markers to resume", f"{sizes['markers read']:,.0f} s"
     record = last["records", "1,281,167 samples × 90 epochs: size", ""] * 1e9 / (1_281_167 * 90)

@@ -16,6 +16,7 @@ import pytest
 import torch
 import tqdm
 from command_line import run as command
+from PIL import Image
 from torch import nn
 
 import hardsight as hs
@@ -134,8 +135,9 @@ def test_a_run_for_which_no_worker_can_be_started_stops_and_says_that_it_resumes
     with pytest.raises(StateError, match=r"1 seconds .*99 CPU"):
         engine.run(Files(tmp_path, {}), range(2), progress=False)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(InputError, match="patience"):
-        engines.Ray(patience=0)
+    for name, value in {"patience": 0, "timeout": "5", "gpus": -1, "cpus": 0, "tries": 1.5}.items():
+        with pytest.raises(InputError, match=name):
+            engines.Ray(**{name: value})
 
 
 def test_a_run_whose_last_worker_is_lost_stops(tmp_path):
@@ -252,6 +254,39 @@ def test_a_lost_node_costs_units_and_no_rows(tmp_path, cluster):
     assert shared.meta.counts == alone.meta.counts
 
 
+class OnlyHere(torch.utils.data.Dataset):
+    """Data that no other process can read."""
+
+    def __init__(self):
+        self.process = os.getpid()
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if os.getpid() != self.process:
+            raise FileNotFoundError("not mounted")
+        return torch.full((1, 8, 8), index / 64), index % 10
+
+
+def test_a_worker_that_cannot_read_the_data_makes_no_sample_a_bad_one(tmp_path):
+    options = {"out": tmp_path / "run", "engine": engines.Ray(workers=1), "version": "1", "device": "cpu"}
+    with pytest.raises(StateError, match=r"cannot start.*cannot read"):
+        hs.score(Slow(tmp_path), OnlyHere(), **options)
+    assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_a_run_of_which_every_unit_fails_keeps_none(tmp_path, monkeypatch):
+    data = torch.rand(640, 1, 8, 8), torch.arange(640) % 10
+    options = {"out": tmp_path / "run", "version": "1", "device": "cpu", "batch_size": 16}
+    monkeypatch.setattr(
+        engines.Ray, "run", lambda self, job, units, progress: engines.Outcome(dict.fromkeys(units, "out of memory"))
+    )
+    with pytest.raises(StateError, match=r"every unit.*out of memory"):
+        hs.score(Slow(tmp_path), data, engine=engines.Ray(), **options)
+    assert hs.score(Slow(tmp_path), data, **options).meta.counts.rows == 640
+
+
 def test_samples_of_a_unit_that_fails_on_every_worker_are_bad(tmp_path):
     draw = np.random.default_rng(0)
     x, y = draw.random((96, 8, 8), dtype=np.float32), draw.integers(0, 10, 96)
@@ -269,14 +304,18 @@ def test_folds_of_a_users_network_are_those_of_one_process_bit_by_bit(tmp_path, 
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n        torch.manual_seed(0)\n        self.head = nn.Linear(64, 10)\n\n"
+        "        super().__init__()\n        torch.manual_seed(0)\n        self.head = nn.Linear(64, 3)\n\n"
         "    def forward(self, x):\n        return self.head(x.flatten(1))\n\n\ndef build():\n    return Net()\n"
     )
-    arguments = ["score", "net.py:build", "digits", "--folds", "2", "-o"]
+    draw = np.random.default_rng(0)
+    for i in range(90):  # relative paths are those of this folder, wherever Ray was started
+        Path(f"images/{i % 3}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (8, 8), dtype=np.uint8)).save(f"images/{i % 3}/{i}.png")
+    arguments = ["score", "net.py:build", "images", "--folds", "2", "--batch-size", "4", "-o"]
     assert command(capsys, *arguments, "local")[0] == 0
     code, out, err = command(capsys, *arguments, "ray", "--engine", "ray", "--ray-workers", "2")
     assert code == 0, err
-    assert "1,797 samples scored" in out
+    assert "90 samples scored" in out
     local, ray = hs.SampleTable.load("local"), hs.SampleTable.load("ray")
     assert ray.to_arrow().equals(local.to_arrow())
     assert ray.vectors.equals(local.vectors)
@@ -300,6 +339,11 @@ def test_engines_that_cannot_be(tmp_path, monkeypatch, options, word):
     with pytest.raises(InputError, match=word):
         hs.score(options.pop("model", nn.Linear(4, 3)), (torch.randn(9, 4), torch.arange(9) % 3), **options)
     assert not (tmp_path / "run" / "plan.json").exists()
+
+
+def test_a_process_does_not_change_its_ray_without_a_word(tmp_path):
+    with pytest.raises(StateError, match="already"):
+        engines.Ray(address="127.0.0.3:6379").run(Files(tmp_path, {}), [0], progress=False)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere.invalid:6379", "127.0.0.1:x"])

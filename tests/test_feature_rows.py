@@ -172,6 +172,15 @@ def test_rows_that_cannot_be_scored_are_refused(case, tmp_path, capsys):
     assert "[0, 1]" in capsys.readouterr().err
 
 
+def test_a_file_that_changes_is_read_no_further(case):
+    folder, _ = case
+    rows = FeatureRows(folder / "f.parquet")
+    table = pq.read_table(folder / "f.parquet")
+    pq.write_table(table.take(pa.array(range(N))[::-1]), folder / "f.parquet")  # labels of one, features of another
+    with pytest.raises(InputError, match="changed"):
+        rows.read(range(200, 210))
+
+
 @pytest.mark.slow
 def test_workers_of_ray_score_shares(case, small_units):
     pytest.importorskip("ray")

@@ -262,7 +262,7 @@ def test_places_among_others(monkeypatch, many, collide):
     monkeypatch.setattr(ids_module, "_PIECE", 7)
     if collide:  # different ids with the same hash
         lengths = lambda ids: pc.binary_length(ids.cast(pa.string())).fill_null(0).to_numpy().astype(np.uint64) % 3  # noqa: E731
-        monkeypatch.setattr(ids_module, "_hashes", lengths)
+        monkeypatch.setattr(ids_module, "id_hashes", lengths)
     draw = np.random.default_rng(0)
     for _ in range(60):
         texts = sorted({"".join(draw.choice(list("abé"), draw.integers(0, 5))) for _ in range(draw.integers(1, 60))})

@@ -69,6 +69,7 @@ def test_killed_between_any_two_writes(tmp_path, renames):
         writer.write(part(["a"]))
         with killed("replace", renames):
             writer.write(part(["b"]), 1)
+    assert read_run(tmp_path / "run", partial=True)[0]["scores"]["id"].to_pylist() == ["a"]
     with RunWriter(tmp_path / "run", PLAN) as again:
         assert again.done() == {0: 1}
         again.write(part(["b"]), 1)

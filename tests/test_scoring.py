@@ -333,6 +333,16 @@ def test_two_processes_share_a_run(long_job):
     assert len([*(cwd / "run" / "parts").iterdir()]) == 40
 
 
+@pytest.mark.parametrize(("rank", "world"), [("x", "2"), ("2", "2"), ("0", "0")])
+def test_a_rank_that_no_job_has_is_one_sentence(monkeypatch, tmp_path, capsys, rank, world):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world)
+    code, _, err = run(capsys, "score", "net.py:build", "digits", "-o", tmp_path / "run")
+    assert code == 2
+    assert "RANK" in err
+    assert "Traceback" not in err
+
+
 def test_a_process_that_ends_while_another_commits_leaves_the_end_to_it(tmp_path, monkeypatch):
     """Else the run would be called whole with the rows that were there a moment before."""
     torch.manual_seed(0)
@@ -511,6 +521,7 @@ def test_whatever_a_forward_raises_is_one_sentence_with_its_cause(first):
         ({"preprocess": "RAW"}, "preprocess.*'RAW'"),
         ({"workers": -1}, "workers.* -1"),
         ({"scores": ["avg"]}, "'avg'.*avh"),
+        *(({"shard": share}, "shard must") for share in ((1, 1), (-1, 2), (0, 0), (0.5, 2), ("0", 2), (0,), 3)),
     ],
 )
 def test_arguments_are_checked_before_anything_is_written(network, first, tmp_path, options, message):

@@ -119,6 +119,15 @@ def test_file_urls_are_local_paths(tmp_path):
     assert (by_url.ids, by_url.origin) == (by_path.ids, by_path.origin)
 
 
+def test_a_file_url_is_decoded_and_names_no_other_machine(tmp_path):
+    (tmp_path / "ä 1%20").mkdir()
+    table = hs.score_features(torch.eye(3), torch.eye(3), torch.tensor([0, 1, 1]))
+    assert table.save((tmp_path / "ä 1%20").as_uri() + "/run") == tmp_path / "ä 1%20" / "run"
+    assert as_path("file://localhost/a%20b") == as_path("file:/a%20b") == Path("/a b")
+    with pytest.raises(InputError, match="another machine, 'disk'"):
+        as_path("file://disk/run")
+
+
 def test_shards_by_a_file_url_are_those_of_the_path(tmp_path):
     tars = write_tars(tmp_path)
     by_url, by_path = (open_data(f"{name}/images-{{000..002}}.tar") for name in (tars.as_uri(), tars))
@@ -421,8 +430,10 @@ def test_an_unknown_scheme_is_one_sentence(capsys, tmp_path):
         with pytest.raises(InputError, match=r"'s4://bucket/x\.parquet'.* s3"):
             function("s4://bucket/x.parquet")
     assert "did you mean" in failure(capsys, "report", "s4://bucket/run")
-    with pytest.raises(InputError, match="s3://bucket/name"):
-        as_path("s3://")
+    for text in ("s3://", "file://", "file:///", "http://"):
+        for path in (text, Path(text)):  # as the command has it
+            with pytest.raises(InputError):
+                as_path(path)
 
 
 def test_hugging_face_is_read_through_fsspec(monkeypatch, tmp_path):

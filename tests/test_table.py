@@ -60,6 +60,11 @@ def test_quantiles_are_numpys_and_an_unknown_column_gets_a_suggestion(table):
     np.testing.assert_array_equal(table.quantiles("nll", [0.1, 0.9]), np.quantile(table["nll"], [0.1, 0.9]))
     with pytest.raises(KeyError, match=r"'confidense'; .*confidence"):
         table.hardest(3, "confidense")
+    with pytest.raises(ValueError, match="numbers, got 'id'"):
+        table.quantiles("id")
+    for beyond in (1.5, [-0.1, 0.5], [np.nan]):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            table.quantiles(q=beyond)
 
 
 def test_save_and_load_give_the_same_table(table, tmp_path):

@@ -14,15 +14,16 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from hardsight.errors import DiskError, InputError, StateError, StoreError
 from hardsight.extras import first_line, need
-from hardsight.registry import whole_number
+from hardsight.registry import Range, whole_number
 from hardsight.userfile import USER_MODULE
 
 
@@ -83,9 +84,10 @@ class Ray:
     def __post_init__(self) -> None:
         for name in ("cpus", "tries", *(["workers"] if self.workers is not None else [])):
             whole_number(name, getattr(self, name), 1)
-        for name in ("patience", *(["timeout"] if self.timeout is not None else [])):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be a number of seconds above 0, got {getattr(self, name)}.")
+        above, least = Range(0, ends="(]"), Range(0)
+        for name, limits in {"patience": above, "timeout": above, "gpus": least}.items():
+            if (value := getattr(self, name)) is not None:
+                limits.check(value, name)
 
     def run(self, job: Job, units: Sequence[int], progress: bool = True) -> Outcome:
         """Do the units; those that failed on every try are in the outcome."""
@@ -164,7 +166,8 @@ class _Dispatch:
         return self.outcome
 
     def _prepare(self, worker: Any) -> None:
-        task = worker.prepare.remote([self.packed], _versions(), self.engine.cpus)  # in a list: fetched by the worker
+        # In a list, so that the worker fetches it.
+        task = worker.prepare.remote([self.packed], _versions(), self.engine.cpus, str(Path.cwd()))
         self.running[task] = worker, None, time.monotonic()
 
     def _reason(self, task: Any) -> tuple[str | None, bool]:
@@ -204,7 +207,7 @@ class _Worker:
 
     score: Callable[[int], list[str]] | None = None
 
-    def prepare(self, packed: list[Any], versions: dict[str, str], threads: int) -> list[str]:
+    def prepare(self, packed: list[Any], versions: dict[str, str], threads: int, folder: str) -> list[str]:
         if self.score is not None:
             time.sleep(0.2)  # it has nothing to do
             return []
@@ -213,6 +216,8 @@ class _Worker:
         if others:
             raise WorkerError(f"a worker on {place} has {', '.join(others)}: install the same versions there.")
         torch.set_num_threads(threads)
+        with suppress(OSError):  # where it is there, relative paths mean what they mean to the driver
+            os.chdir(folder)
         try:
             self.score = need("ray").get(packed[0]).open()
         except Exception as error:  # whatever is not there: a file, a library, memory
@@ -239,6 +244,12 @@ def _versions() -> dict[str, str]:
 def _session(ray: Any, address: str | None) -> Iterator[None]:
     """A connection to a cluster; one that is there already stays."""
     if ray.is_initialized():
+        running = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", running):
+            raise StateError(
+                f"address: this process uses the Ray at {running} already; leave the address out, or call "
+                "ray.shutdown() first."
+            )
         yield
         return
     if address is not None and ":" in (place := address.removeprefix("ray://")):

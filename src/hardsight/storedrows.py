@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from hardsight.errors import InputError, StateError
 from hardsight.runs import Meta, checked_rows, damage_errors
 from hardsight.runs.folder import check_expected
-from hardsight.runs.ids import repeated_ids
+from hardsight.runs.ids import id_hashes, repeated_of
 from hardsight.runs.tables import check_version
 from hardsight.runs.units import Part
 from hardsight.stores import map_paths, readable
@@ -45,23 +45,22 @@ class _File(NamedTuple):
 class _Columns:
     """The columns of files that hold the same samples in the same order, one after another."""
 
-    def __init__(self, path: Path, files: Sequence[Mapping[str, _File]], kinds: Mapping[str, str]) -> None:
-        self.path, self.files, self.kinds = path, files, kinds  # the kind of table that holds each column
+    def __init__(
+        self,
+        path: Path,
+        files: Sequence[Mapping[str, _File]],
+        kinds: Mapping[str, str],  # the kind of table that holds each column
+        schemas: Mapping[str, Sequence[pa.Schema]],
+    ) -> None:
+        self.path, self.files, self.kinds = path, files, kinds
         self.ends = np.cumsum([0, *(next(iter(part.values())).rows for part in files)])
-        self.types = self._types()
+        with damage_errors(path):
+            merged = {kind: pa.unify_schemas(each, promote_options="default") for kind, each in schemas.items()}
+        self.types = {name: merged[kind].field(name).type for name, kind in kinds.items()}
         self.cache: OrderedDict[str, pa.ChunkedArray] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "cache": OrderedDict()}
-
-    def _types(self) -> dict[str, pa.DataType]:
-        schemas: dict[str, list[pa.Schema]] = {}
-        for part in self.files:
-            for file in part.values():
-                schemas.setdefault(file.kind, []).append(_schema(file))
-        with damage_errors(self.path):
-            merged = {kind: pa.unify_schemas(each, promote_options="default") for kind, each in schemas.items()}
-        return {name: merged[kind].field(name).type for name, kind in self.kinds.items()}
 
     def column(self, name: str) -> pa.ChunkedArray:
         if name in self.cache:
@@ -205,44 +204,48 @@ def open_stored(
     """
     if any(part.unit is None or "samples" not in part.files for part in parts):
         return None
-    bad, files, vector_files, models, labeled = [], [], [], set(), False
+    files, vector_files, hashes = [], [], bytearray()
     kept = any("vectors" in part.files for part in parts)
-    for part in parts:
-        scored = part.files.get("scores")
-        seen = _compare(part, kept)
-        if seen is None:
-            return None
-        bad.append(seen.bad)
-        models |= seen.models
-        labeled |= seen.labeled
-        if scored is not None and seen.rows:
-            files.append({kind: _File(part.files[kind], kind, seen.rows) for kind in ("samples", "scores")})
+    by_file = {part.files["samples"]: part for part in parts}
+    units = map_paths(lambda file: _compare(by_file[file], kept, hashes), by_file)
+    seen = [unit for unit in units if unit is not None]
+    if len(seen) < len(parts):
+        return None
+    for part, unit in zip(parts, seen, strict=True):
+        if unit.rows:
+            files.append({kind: _File(part.files[kind], kind, unit.rows) for kind in ("samples", "scores")})
             if kept:
-                vector_files.append({"vectors": _File(part.files["vectors"], "vectors", seen.rows)})
+                vector_files.append({"vectors": _File(part.files["vectors"], "vectors", unit.rows)})
+    models = {name for unit in seen for name in unit.models}
     if len(models) > 1 or (model is not None and {model} != models) or not files:
         return None
-    errors = pa.concat_tables(bad)
-    ids = [*(part["scores"] for part in files)]
+    errors = pa.concat_tables([unit.bad for unit in seen])
 
     def read() -> Iterator[pa.Array]:
         yield from errors["id"].chunks
-        for file in ids:
-            yield from (piece["id"].combine_chunks() for piece in _pieces(file, ["id"]))
+        for part in files:
+            yield from (piece["id"].combine_chunks() for piece in _pieces(part["scores"], ["id"]))
 
-    repeated, first = repeated_ids(read)
+    repeated, first = repeated_of(hashes, read)
     if repeated:
         raise StateError(f"RUN: {path} is damaged: {repeated:,} ids repeat (first: {first!r}).")
     check_expected(path, meta, sum(part["scores"].rows for part in files) + len(errors))
-    schemas = {kind: [_schema(part[kind]) for part in files] for kind in ("samples", "scores")}
+    schemas = {kind: _schemas(files, kind) for kind in ("samples", "scores")}
     about = _names(schemas["samples"], {"id", "error", "label"})
-    scores = _names(schemas["scores"], {"id", "model"})
+    scores, labeled = _names(schemas["scores"], {"id", "model"}), any(unit.labeled for unit in seen)
     kinds = {"id": "scores", **({"label": "samples"} if labeled else {}), **dict.fromkeys(scores, "scores")}
     kinds |= dict.fromkeys(about, "samples")
     vectors = None
     if kept:
-        names = _names([_schema(part["vectors"]) for part in vector_files], {"model"})
-        vectors = StoredRows(_Columns(path, vector_files, dict.fromkeys(names, "vectors")))
-    return StoredRows(_Columns(path, files, kinds)), errors, vectors
+        of_vectors = {"vectors": _schemas(vector_files, "vectors")}
+        names = dict.fromkeys(_names(of_vectors["vectors"], {"model"}), "vectors")
+        vectors = StoredRows(_Columns(path, vector_files, names, of_vectors))
+    return StoredRows(_Columns(path, files, kinds, schemas)), errors, vectors
+
+
+def _schemas(files: Sequence[Mapping[str, _File]], kind: str) -> list[pa.Schema]:
+    by_path = {part[kind].path: part[kind] for part in files}
+    return map_paths(lambda path: _schema(by_path[path]), by_path)
 
 
 class _Unit(NamedTuple):
@@ -254,8 +257,10 @@ class _Unit(NamedTuple):
     labeled: bool
 
 
-def _compare(part: Part, kept: bool) -> _Unit | None:
-    """Whether all files of a unit hold the same samples in the same order, the bad ones behind the others."""
+def _compare(part: Part, kept: bool, hashes: bytearray) -> _Unit | None:
+    """Whether all files of a unit hold the same samples in the same order, the bad ones behind the others. Hashes of
+    their ids are appended.
+    """
     wanted = {"samples": ["id", "label", "error"], "scores": ["id", "model"], "vectors": ["id", "model"]}
     kinds = ["samples", "scores", *(["vectors"] if kept else [])]
     files = {kind: part.files.get(kind) for kind in kinds}
@@ -271,6 +276,7 @@ def _compare(part: Part, kept: bool) -> _Unit | None:
     for samples, scores, *others in zip_longest(*streams):
         if samples is None:
             return None
+        hashes.extend(id_hashes(samples["id"].combine_chunks()).data)
         good = min(max(rows - start, 0), len(samples))
         start += len(samples)
         if scores is not None:

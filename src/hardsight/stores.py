@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 
 from hardsight.errors import HardsightError, InputError, MissingPathError, StoreError
 from hardsight.extras import first_line, need
@@ -31,7 +32,7 @@ _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "hf": "HF_TOKEN",
 }
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTALL)  # C:/ is a drive, not a scheme
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(/(?P<rest>.*))?", re.DOTALL)  # C:/ is a drive, not a scheme
 _CONNECT_SECONDS, _REQUEST_SECONDS, _TRIES = 5, 60, 3
 _BUFFER = 1 << 20  # bytes per request: images of a shard are read in the order in which they lie
 _AT_ONCE = 16  # requests
@@ -57,7 +58,7 @@ def is_url(text: str) -> bool:
         >>> is_url("s3://bucket/run"), is_url("hf:imdb"), is_url("C:/run")
         (True, False, False)
     """
-    return _URL.match(text) is not None and "://" in text
+    return _URL.fullmatch(text) is not None and "://" in text
 
 
 def as_path(path: str | Path) -> Path:
@@ -73,16 +74,28 @@ def as_path(path: str | Path) -> Path:
         return Path(path) if isinstance(path, str) else path
     if "://" not in text and Path(text).parts and Path(Path(text).parts[0]).is_dir():
         return Path(text)
-    scheme, rest = match["scheme"].lower(), match["rest"].lstrip("/")
-    if scheme == "file":
-        return Path("/" + rest if os.name == "posix" else rest)
-    if scheme not in _CREDENTIALS:
+    scheme, rest = match["scheme"].lower(), (match["rest"] or "").lstrip("/")
+    if scheme == "file" and rest:
+        return _local(text, rest)
+    if scheme not in {"file", *_CREDENTIALS}:
         raise InputError(
             f"{text!r} is on no store that hardsight knows: {did_you_mean(scheme, ['file', *_CREDENTIALS])}"
         )
     if not rest:
-        raise InputError(f"{text!r} must name a bucket and what is in it, as in {scheme}://bucket/name.")
+        wanted = (
+            "a file or folder, as in file:///folder" if scheme == "file" else f"a bucket, as in {scheme}://bucket/name"
+        )
+        raise InputError(f"{text!r} must name {wanted}.")
     return StorePath(f"{scheme}:/{rest}")
+
+
+def _local(text: str, rest: str) -> Path:
+    """The path of a ``file://`` URL, in which other characters than those of a URL are written as ``%20``."""
+    host = "" if "://" not in text else text.partition("://")[2].partition("/")[0]
+    if host not in ("", "localhost"):
+        raise InputError(f"{text!r} names another machine, {host!r}; the path of a local file is file:///folder/file.")
+    rest = unquote(rest[len(host) :].lstrip("/"))
+    return Path("/" + rest if os.name == "posix" else rest)
 
 
 def local_path(path: str | Path) -> Path:

@@ -282,10 +282,7 @@ class SampleTable:
         return np.concatenate([np.empty(0), *self._hardness(by, largest)])
 
     def _hardness(self, by: str, largest: bool | None) -> Iterator[np.ndarray]:
-        name = self._score_name(by)
-        type_ = self._rows.schema.field(name).type
-        if not is_number(type_):
-            raise InputError(f"by must name a column of numbers, got {by!r}, which holds {type_}.")
+        name = self._numeric(by)
         sign, missing = hardness_sign(name, largest), np.nan
         if name == "learned":
             missing = max((pc.max(part).as_py() or 0 for part in self.pieces(name)), default=0) + 1
@@ -294,8 +291,11 @@ class SampleTable:
             yield sign * np.where(np.isnan(values), missing, values)
 
     def quantiles(self, by: str = "avh", q: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)) -> np.ndarray:
-        """Quantiles of a score over the rows."""
-        return np.nanquantile(self[self._score_name(by)], q)
+        """Quantiles of a score over the rows that have it."""
+        levels = np.asarray(q, dtype=np.float64)
+        if not ((levels >= 0) & (levels <= 1)).all():
+            raise InputError(f"q must lie between 0 and 1, got {q!r:.80}.")
+        return np.nanquantile(self.column(self._numeric(by)).cast(pa.float64(), safe=False).to_numpy(), levels)
 
     # Combining.
 
@@ -427,6 +427,12 @@ class SampleTable:
 
     def _score_name(self, by: str) -> str:
         return self._checked(f"{by}_pred" if by not in self and f"{by}_pred" in self else by)
+
+    def _numeric(self, by: str) -> str:
+        type_ = self._rows.schema.field(name := self._score_name(by)).type
+        if not is_number(type_):
+            raise InputError(f"by must name a column of numbers, got {by!r}, which holds {type_}.")
+        return name
 
     def _first(self, parts: Iterable[np.ndarray], n: int) -> np.ndarray:
         """The rows of the `n` smallest values, the smallest first and NaN last; ties in the order of their ids."""

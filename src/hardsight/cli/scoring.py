@@ -165,7 +165,10 @@ def score(
 def _share(shard: str | None) -> tuple[int, int]:
     """Rank and number of processes, by ``I/N`` or by what torchrun says."""
     if shard is None:
-        return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        given = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+        if not all(map(str.isdecimal, given)) or not int(given[0]) < int(given[1]):
+            raise InputError(f"RANK and WORLD_SIZE must be what torchrun sets, got {given[0]!r} and {given[1]!r}.")
+        return int(given[0]), int(given[1])
     rank, _, world = shard.partition("/")
     if not rank.isdecimal() or not world.isdecimal() or not int(rank) < int(world):
         raise InputError(f"--shard must be I/N, a share from 0 to N − 1 of N, got {shard!r}.")

@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from hardsight.data.folders import file_stamp
 from hardsight.data.samples import LABEL_COLUMNS, Columns, class_indices, id_texts, pick_column, shortened
 from hardsight.errors import InputError, StoreError
 from hardsight.extras import printable
@@ -97,13 +98,14 @@ class FeatureRows:
     Attributes:
         labels: ``(N,)`` class indices, or None.
         classes: Names of the labels, where they are names.
+        stamp: Size and time of the file.
         width: Numbers per feature.
     """
 
     def __init__(self, path: str | Path, columns: Columns | None = None) -> None:
         self.path = as_path(path)
         check_regular(self.path, "DATA")
-        self.origin, columns = self.path.name, columns or Columns()
+        self.origin, self.stamp, columns = self.path.name, file_stamp(self.path), columns or Columns()
         with _damage(self.path), pq.ParquetFile(readable(self.path)) as file:
             self._ends = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
             empty = check_table(file.schema_arrow.empty_table())
@@ -146,6 +148,8 @@ class FeatureRows:
         pieces = [self._rows.slice(places.start - self._at)]
         while sum(map(len, pieces)) < len(places):
             pieces.append(next(self._more))
+        if file_stamp(self.path) != self.stamp:  # labels would be of one file and features of another
+            raise InputError(f"DATA: {self.origin} has changed since it was opened; start again.")
         joined = pa.concat_tables(pieces)
         rows, self._rows, self._at = joined.slice(0, len(places)), joined.slice(len(places)), places.stop
         name = self.layout.features
@@ -156,7 +160,9 @@ class FeatureRows:
 
     def _batches(self, group: int, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
         groups, names = [*range(group, len(self._ends) - 1)], self.names if names is None else names
-        with pq.ParquetFile(readable(self.path), buffer_size=1 << 20, pre_buffer=False) as file:
+        check_regular(self.path, "DATA")
+        options = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
+        with pq.ParquetFile(readable(self.path), **options) as file:
             batches = file.iter_batches(_BATCH, row_groups=groups, columns=[*names], use_threads=False)
             while True:
                 with _damage(self.path):  # which must not take what the consumer raises for damage

@@ -135,7 +135,7 @@ def parquet_file(path: Path) -> Any:
 
     check_regular(path, "DATA")
     try:
-        file = pq.ParquetFile(readable(path))
+        file = pq.ParquetFile(readable(path), page_checksum_verification=True)
         names = file.schema_arrow.names
     except StoreError:
         raise

@@ -11,7 +11,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,29 @@ from hardsight.data.samples import LABEL_COLUMNS, class_indices, pick_column
 from hardsight.data.shards import MOST_IMAGE, ShardSamples, compressed_error
 from hardsight.errors import InputError
 from hardsight.extras import printable
-from hardsight.stores import StorePath
+from hardsight.stores import StorePath, map_paths
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
+_SHARDS_AT_ONCE = 16  # of which the places are in memory twice
 _MOST_NUMBER = 64  # bytes of a .cls
 _MOST_TEXT = 1 << 20  # bytes of a .json, or of a header that describes the next member
 _MOST_NAME = 4096  # bytes of a name
 _HOSTILE = re.compile(r"^/|(^|/)\.\.(/|$)|[\x00-\x1f\x7f]")
+
+
+Notes = dict[str, tuple[int, str]]  # what is unusual: how often, and the first name
+
+
+class _Scan(NamedTuple):
+    """What the headers of a shard say, by key: places of the images, labels, why a sample cannot be read; whether the
+    shard has its end, and what is unusual.
+    """
+
+    images: dict[str, tuple[int, int]]
+    labels: dict[str, Any]
+    broken: dict[str, str]
+    ended: bool
+    notes: Notes
 
 
 class TarSamples(ShardSamples):
@@ -40,31 +56,47 @@ class TarSamples(ShardSamples):
     def _read(self) -> None:
         self.ids, places, values, self._left = [], [], [], math.inf if self._most is None else self._most
         self._broken: dict[int, str] = {}  # rows that cannot be read, and why
-        self._notes: dict[str, tuple[int, str]] = {}  # how often, and the first name
-        for shard, path in enumerate(self._files):
-            with path.open("rb") as file:
-                images, labels, broken = self._scan(file, path, self._stamps[shard][0])
+        self._cut: dict[int, str] = {}  # the last rows of shards that end early
+        notes: Notes = {}
+        for shard, (path, (images, labels, broken, ended, noted)) in enumerate(self._scanned()):
             self._broken |= {len(self.ids) + row: broken[key] for row, key in enumerate(images) if key in broken}
-            places += [(shard, start, length) for start, length in images.values()]
+            places.append(np.array([(shard, *place) for place in images.values()], np.int64).reshape(-1, 3))
             values += map(labels.get, images)
             split = path_text(path.stem)
             self.ids += [f"{split}/{key}" for key in images]
-        self._places = np.array(places, dtype=np.int64).reshape(-1, 3)
+            if images and not ended:
+                self._cut[len(self.ids) - 1] = f"{path.name} ends before the label of this sample: it is truncated"
+            for what, (count, first) in noted.items():
+                before, first = notes.get(what, (0, first))
+                notes[what] = before + count, first
+        self._places = np.concatenate(places)
         self.labels = self._as_labels(values)
-        if self._notes:
-            notes = [f"{count:,} {what} (first: {printable(name)})" for what, (count, name) in self._notes.items()]
-            warnings.warn(f"DATA: {printable(self.origin)} has {'; '.join(notes)}.", UserWarning, stacklevel=6)
+        if notes:
+            texts = [f"{count:,} {what} (first: {printable(name)})" for what, (count, name) in notes.items()]
+            warnings.warn(f"DATA: {printable(self.origin)} has {'; '.join(texts)}.", UserWarning, stacklevel=6)
 
-    def _note(self, what: str, name: str) -> None:
-        count, first = self._notes.get(what, (0, name[:80]))
-        self._notes[what] = count + 1, first
+    def _scanned(self) -> Iterator[tuple[Path, _Scan]]:
+        """Every shard with what its headers say; of a store, which answers slowly, several are read at a time."""
+        sizes = dict(zip(self._files, (size for size, _ in self._stamps), strict=True))
 
-    def _scan(
-        self, file: BinaryIO, path: Path, size: int
-    ) -> tuple[dict[str, tuple[int, int]], dict[str, Any], dict[str, str]]:
-        """Places of the images, labels, and why a sample cannot be read, by key."""
+        def scan(path: Path) -> _Scan:
+            with path.open("rb") as file:
+                return self._scan(file, path, sizes[path])
+
+        step = _SHARDS_AT_ONCE if isinstance(self._files[0], StorePath) else 1
+        for start in range(0, len(self._files), step):
+            paths = self._files[start : start + step]
+            yield from zip(paths, map_paths(scan, paths), strict=True)
+
+    def _scan(self, file: BinaryIO, path: Path, size: int) -> _Scan:
+        notes: Notes = {}
+
+        def note(what: str, name: str) -> None:
+            count, first = notes.get(what, (0, name[:80]))
+            notes[what] = count + 1, first
+
         parts: dict[str, dict[str, tuple[int, int]]] = {"image": {}, "cls": {}, "json": {}}
-        numbers, broken, keys = {}, {}, {}  # `keys` in their order
+        numbers, broken, keys, ended = {}, {}, {}, True  # `keys` in their order
         for raw, kind, start, length in _members(file, path.name):
             self._left -= 1
             if self._left < 0:
@@ -73,12 +105,13 @@ class TarSamples(ShardSamples):
             first = name.rfind("/") + 1
             stem, _, ending = name[first:].partition(".")
             if kind == _END:
-                self._note("shards that end early: they may be truncated", path.name)
+                ended = False
+                note("shards that end early: they may be truncated", path.name)
             elif kind not in _PLAIN:
                 if kind != b"5":  # a folder
-                    self._note("members that are no plain files, left out", name)
+                    note("members that are no plain files, left out", name)
             elif len(raw) > _MOST_NAME or _HOSTILE.search(name):
-                self._note("members with hostile names, left out", name)
+                note("members with hostile names, left out", name)
             elif stem:  # otherwise a hidden file
                 key = keys[key] = name[: first + len(stem)]
                 ending = ending.lower()
@@ -96,7 +129,7 @@ class TarSamples(ShardSamples):
         images, labels = parts["image"], {}
         for key in keys:
             if key not in images:
-                self._note("keys without a .jpg, .jpeg, .png or .webp, left out", key)
+                note("keys without a .jpg, .jpeg, .png or .webp, left out", key)
         for key in images:
             if key in broken:
                 continue
@@ -109,7 +142,7 @@ class TarSamples(ShardSamples):
                     labels[key] = self._field(file.read(min(length, _MOST_TEXT + 1)))
             except InputError as error:
                 raise type(error)(f"DATA: {path.name}, key {printable(key)[:80]!r}: {error}") from None
-        return images, labels, broken
+        return _Scan(images, labels, broken, ended, notes)
 
     def _field(self, content: bytes) -> int | str | None:
         """The label in a .json."""
@@ -128,6 +161,7 @@ class TarSamples(ShardSamples):
         self.classes, kinds = None, {type(value) for value in values} - {type(None)}
         if not kinds:
             return None
+        self._broken |= {row: why for row, why in self._cut.items() if values[row] is None and row not in self._broken}
         missing = [row for row, value in enumerate(values) if value is None and row not in self._broken]
         if missing:
             count = f"{len(missing):,} of {len(values):,} samples (first: {printable(self.ids[missing[0]])[:80]})"

@@ -230,7 +230,7 @@ def _begun_rows(path: Path) -> int | None:
     """Samples per unit of a run that was begun in a folder."""
     with suppress(HardsightError):
         rows = read_json(path / PLAN_FILE, dict[str, Any]).get(_UNIT_ROWS) if (path / PLAN_FILE).is_file() else None
-        return rows if isinstance(rows, int) and 0 < rows <= 1 << 24 else None
+        return rows if type(rows) is int and 0 < rows <= 1 << 24 else None
     return None
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.lib.stride_tricks import sliding_window_view
 
 _PIECE = 1 << 16  # ids that are hashed at a time
 _MANY = 1 << 20  # ids that Arrow may look up: it takes about 100 bytes for each
-_WEIGHTS = np.random.default_rng(0).integers(1 << 64, size=4096, dtype=np.uint64) | np.uint64(1)
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, of bits in no pattern: 2⁶⁴ by the golden ratio
 
 
 Ids: TypeAlias = pa.Array | pa.ChunkedArray
@@ -29,13 +30,18 @@ def repeated_ids(read: Callable[[], Iterable[pa.Array]]) -> tuple[int, str | Non
     """
     content = bytearray()  # grows without a copy
     for ids in read():
-        content += _hashes(ids).data
+        content += id_hashes(ids).data
+    return repeated_of(content, read)
+
+
+def repeated_of(content: bytearray, read: Callable[[], Iterable[pa.Array]]) -> tuple[int, str | None]:
+    """The same, by the hashes of all ids (`id_hashes`) in any order."""
     hashes = np.frombuffer(content, np.uint64)
     hashes.sort()
     shared = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
     if not len(shared):
         return 0, None
-    kept = (ids.filter(pa.array(_among(_hashes(ids), shared))) for ids in read())
+    kept = (ids.filter(pa.array(_among(id_hashes(ids), shared))) for ids in read())
     alike = pa.chunked_array([*kept], pa.string())
     counts = pc.value_counts(alike)
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
@@ -70,14 +76,14 @@ def _index_in(ids: Ids, others: pa.Array) -> np.ndarray:
 
 
 def _places_by_hash(ids: pa.ChunkedArray, others: pa.Array) -> np.ndarray:
-    hashes = np.concatenate([_hashes(piece) for piece in pieces_of(others)])
+    hashes = np.concatenate([id_hashes(piece) for piece in pieces_of(others)])
     order = np.argsort(hashes)
     hashes = hashes[order]
     shared = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])  # by different texts, which are looked up as texts
     alike = order[_among(hashes, shared)] if len(shared) else np.empty(0, np.int64)
     places, start = np.full(len(ids), -1), 0
     for piece in pieces_of(ids):
-        wanted = _hashes(piece)
+        wanted = id_hashes(piece)
         rising = np.argsort(wanted)  # several times as fast as any order
         first = np.empty(len(wanted), np.int64)
         first[rising] = np.minimum(np.searchsorted(hashes, wanted[rising]), len(hashes) - 1)
@@ -94,8 +100,11 @@ def _places_by_hash(ids: pa.ChunkedArray, others: pa.Array) -> np.ndarray:
     return places
 
 
-def pieces_of(ids: Ids) -> Iterator[pa.Array]:
+def pieces_of(ids: Ids | Sequence[str]) -> Iterator[pa.Array]:
     """Ids in memory in pieces that can be hashed."""
+    if not isinstance(ids, (pa.Array, pa.ChunkedArray)):
+        yield from (pa.array(ids[start : start + _PIECE], pa.string()) for start in range(0, len(ids), _PIECE))
+        return
     for chunk in [ids] if isinstance(ids, pa.Array) else ids.chunks:
         yield from (chunk.slice(start, _PIECE) for start in range(0, len(chunk), _PIECE))
 
@@ -104,15 +113,23 @@ def _among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.isin(hashes, others, kind="sort")  # where NumPy 2.0 chooses a table, such large numbers overflow
 
 
-def _hashes(ids: pa.Array) -> np.ndarray:
-    """A number per text, sums of its bytes with random weights modulo 2⁶⁴: different texts hardly ever share it."""
+def id_hashes(ids: pa.Array) -> np.ndarray:
+    """A number per text, mixed from words of eight bytes: different texts hardly ever share it."""
     ids = ids.cast(pa.large_string())
     if not len(ids):
         return np.empty(0, np.uint64)
     _, places, text = ids.buffers()
     ends = np.frombuffer(places, np.int64)[ids.offset : ids.offset + len(ids) + 1]
-    values = np.frombuffer(text or b"", np.uint8)[ends[0] : ends[-1]].astype(np.uint64) + np.uint64(1)
-    starts = ends[:-1] - ends[0]
-    within = np.arange(len(values)) - np.repeat(starts, np.diff(ends))
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(values * _WEIGHTS[within % len(_WEIGHTS)])])
-    return sums[ends[1:] - ends[0]] - sums[starts]
+    content, lengths = np.frombuffer(text or b"", np.uint8), np.diff(ends)
+    order, hashes = np.argsort(lengths, kind="stable"), np.empty(len(ids), np.uint64)
+    for rows in np.split(order, np.flatnonzero(np.diff(lengths[order])) + 1):  # those of one length at a time
+        length = int(lengths[rows[0]])
+        words = np.zeros((len(rows), -(-length // 8) * 8), np.uint8)
+        if length:
+            words[:, :length] = sliding_window_view(content, length)[ends[rows]]
+        mixed = np.full(len(rows), length, np.uint64)
+        for word in words.view(np.uint64).T:  # each step can be undone, so one word that differs always tells
+            mixed = (mixed ^ word) * _FACTOR
+            mixed ^= mixed >> np.uint64(32)
+        hashes[rows] = mixed
+    return hashes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -18,6 +17,7 @@ from hardsight.errors import InputError
 from hardsight.extras import printable
 from hardsight.heads import Head, output_matrices
 from hardsight.printing import percent
+from hardsight.runs.ids import pieces_of, repeated_ids
 from hardsight.table import SampleTable
 from hardsight.tablefiles import class_count as classes_of
 
@@ -92,10 +92,10 @@ def warn_of_chance(chance: Chance, stacklevel: int = 3) -> None:
 
 def check_ids(ids: Sequence[str]) -> None:
     """Refuse ids that repeat or cannot be stored."""
-    if len(set(ids)) < len(ids):
-        raise InputError(f"ids must be unique, but {printable(Counter(ids).most_common(1)[0][0])!r} repeats.")
     try:
-        "".join(ids).encode()
+        repeated, first = repeated_ids(lambda: pieces_of(ids))
+        if repeated:
+            raise InputError(f"ids must be unique, but {printable(str(first))!r} repeats.")
     except UnicodeEncodeError as error:  # half of a character that takes two
         raise InputError(f"ids must be Unicode text, but one of them holds {error.object[error.start]!r}.") from None
 

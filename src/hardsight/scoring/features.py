@@ -10,7 +10,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from hardsight.data import FeatureRows
-from hardsight.data.folders import file_stamp
 from hardsight.devices import find_device
 from hardsight.errors import InputError
 from hardsight.runs import SCHEMAS, Units, content_hash, gaps_entry
@@ -48,7 +47,7 @@ def score_feature_rows(
     first = data.read(range(1))[1]
     _, weight, _, bias = check_triple(first, weight, None, bias, finite=False)
     labels = None if data.labels is None else check_labels(data.labels, len(data), len(weight), "the head")
-    stamp = [options.version] if options.version is not None else [*(file_stamp(data.path) or ())]
+    stamp = [options.version] if options.version is not None else [*(data.stamp or ())]
     columns = [str(data.layout.features), str(data.layout.id)]
     options = replace(options, scores=score_names(options.scores))
     scores = users_scores(options)

@@ -145,6 +145,8 @@ def _elsewhere(options: ScoreOptions) -> ScoreOptions:
 def _on_workers(engine: Ray, job: UnitJob, units: Sequence[int], progress: bool) -> list[str]:
     """Have workers score the units; the samples of those that fail on every try are bad. Returns notes."""
     outcome = engine.run(job, units, progress) if units else Outcome()
+    if len(outcome.failed) == job.units.count:  # nothing to keep: the next start tries again
+        raise StateError(f"every unit failed on every try; first: {next(iter(outcome.failed.values()))}.")
     for unit, reason in outcome.failed.items():
         bad = bad_table([(id_, reason) for id_ in job.ids(job.units.places(unit))])
         job.write(unit, Block(pa.table({"id": pa.array([], pa.string())}), bad))

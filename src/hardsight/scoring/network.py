@@ -70,7 +70,8 @@ def score_network(
     outputs = np.arange(limit) if mapping is None else mapping
 
     def job(units: Units) -> NetworkJob:
-        return NetworkJob(model.name, units, options, model, samples, layer.path, outputs, plan["vectors"])
+        readable = options.engine != "local" and next(samples.readable(), None) is not None
+        return NetworkJob(model.name, units, options, model, samples, layer.path, outputs, plan["vectors"], readable)
 
     units, about = Units.of(len(samples), options.batch_size), {"weights": model.weights, "built": model.built}
     return run_job(plan, units, options, job, classes=None if fitted_later else layer.classes, about=about)
@@ -85,6 +86,12 @@ class NetworkJob(UnitJob):
     layer: str
     outputs: np.ndarray
     keep: Keep | None
+    readable: bool = False  # whether the driver of workers elsewhere can read one of the first samples
+
+    def open(self) -> Callable[[int], list[str]]:
+        if self.readable and next(self.data.readable(), None) is None:  # every sample would be a bad one
+            raise InputError(f"it cannot read {self.data.origin}: all workers need the same file system")
+        return super().open()
 
     def ids(self, places: range) -> Sequence[str]:
         return [self.data.ids[place] for place in places]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from hardsight.engines import Ray
 from hardsight.errors import InputError
@@ -89,7 +91,7 @@ class ScoreOptions:
     ray_workers: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shard", Shard(*self.shard))
+        object.__setattr__(self, "shard", _shard(self.shard))
         object.__setattr__(self, "out", None if self.out is None else as_path(self.out))
         checked: dict[str, object] = {
             name: whole_number(name, getattr(self, name), 1) for name in ("batch_size", "seeds")
@@ -114,9 +116,15 @@ class ScoreOptions:
             raise InputError("ray_address and ray_workers go with the engine ray.")
         if self.engine != "local" and (self.out is None or self.shard.world > 1):
             raise InputError("engine: Ray needs out, a run folder that its workers share, and no shards.")
-        if not 0 <= self.shard.rank < self.shard.world:
-            raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got {self.shard[:2]}.")
         if self.shard.world > 1 and self.out is None:
             raise InputError("shard needs out, the run folder that the processes share.")
         if self.shard.world > 1 and self.folds is not None and isinstance(self.out, StorePath):
             raise InputError("shard: folds need a run folder with locks, and a store has none; use a disk, or Ray.")
+
+
+def _shard(given: Any) -> Shard:
+    share = Shard(*given) if isinstance(given, (tuple, list)) and 2 <= len(given) <= 3 else Shard(-1)
+    numbers = all(isinstance(number, (int, np.integer)) for number in share[:2])
+    if not numbers or not 0 <= share.rank < share.world:
+        raise InputError(f"shard must be (rank, world) with 0 <= rank < world, got {given!r:.80}.")
+    return share
