@@ -14,7 +14,7 @@ from scipy import stats
 
 from hardsight.cli import main
 from hardsight.errors import InputError, MissingPathError
-from hardsight.studies import STUDIES, Measure, Results, Scale, Study, judged, ledger, rank_networks, read_results
+from hardsight.studies import STUDIES, Measure, Results, Scale, Study, ledger, rank_networks, read_results
 from hardsight.studies.claims import JUDGES, Claim, Finding, all_claims, claims, pairs
 from hardsight.studies.declared import stated
 from hardsight.studies.ledger import VERDICTS, Entry, Ledger, judge_claim, verdict_of
