@@ -64,7 +64,7 @@ PUBLISHED = [
     ("el-angular", "losses-digits-angular.csv", "accuracy", "logits=cosine and loss=el:exact,match",
      (5, 0.9728, 0.0066, -0.0206, -0.0316, -0.0095)),
     ("label-errors", "label-errors-rankings.csv", "auroc", "labels=worst and scored=folds and ranking=margin",
-     (4, 0.936, 0.0025)),
+     (3, 0.9348, 0.0002)),
 ]  # fmt: skip
 
 

@@ -271,7 +271,7 @@ class OnlyHere(torch.utils.data.Dataset):
 
 def test_a_worker_that_cannot_read_the_data_makes_no_sample_a_bad_one(tmp_path):
     options = {"out": tmp_path / "run", "engine": engines.Ray(workers=1), "version": "1", "device": "cpu"}
-    with pytest.raises(StateError, match=r"cannot start.*cannot read"):
+    with pytest.raises(StateError, match=r"cannot start.*read"):
         hs.score(Slow(tmp_path), OnlyHere(), **options)
     assert not (tmp_path / "run" / "parts").exists()
 
@@ -282,7 +282,7 @@ def test_a_run_of_which_every_unit_fails_keeps_none(tmp_path, monkeypatch):
     monkeypatch.setattr(
         engines.Ray, "run", lambda self, job, units, progress: engines.Outcome(dict.fromkeys(units, "out of memory"))
     )
-    with pytest.raises(StateError, match=r"every unit.*out of memory"):
+    with pytest.raises(StateError, match=r"every.*memory"):
         hs.score(Slow(tmp_path), data, engine=engines.Ray(), **options)
     assert hs.score(Slow(tmp_path), data, **options).meta.counts.rows == 640
 

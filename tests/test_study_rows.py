@@ -106,7 +106,7 @@ def test_a_byte_order_mark_and_a_blank_line_change_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "titles", "words"),
     [
-        ([*ROWS, "ce,0,0.5"], None, "two different numbers of accuracy for loss=ce and seed=0"),
+        ([*ROWS, "ce,0,0.5"], None, "accuracy.*loss=ce.*seed=0"),
         ([], None, "holds no rows"),
         (["ce,0,x"], None, "'x' for accuracy"),
         (["ce,,0.5"], None, "seed ''"),
@@ -117,12 +117,12 @@ def test_a_byte_order_mark_and_a_blank_line_change_nothing(tmp_path):
         (["ce,0,0.5,7"], None, "4 cells"),
         (['"ce,0,0.5'], None, "not a CSV"),
         (["ce,0,0.5"], "loss,seed,seed", "two columns 'seed'"),
-        (["ce,0.5"], "loss,accuracy", "no|must have a column seed"),
+        (["ce,0.5"], "loss,accuracy", "column seed"),
         (["0,0.5"], "seed,accuracy", "no column loss"),
-        (["ce,0,0.5"], "loss,seed,other", "no number that the study el-mnist measures"),
-        (["unheard of,0,0.5"], None, "no rows of the study el-mnist"),
-        (["pacs,ce,0,0.5"], "study,loss,seed,accuracy", "no rows of the study el-mnist"),
-        (["ce,0,accuracy,0.5", "ce,0,accuracy,0.6"], "loss,seed,quantity,value", "two different numbers of accuracy"),
+        (["ce,0,0.5"], "loss,seed,other", "number.*el-mnist"),
+        (["unheard of,0,0.5"], None, "rows.*study el-mnist"),
+        (["pacs,ce,0,0.5"], "study,loss,seed,accuracy", "rows.*study el-mnist"),
+        (["ce,0,accuracy,0.5", "ce,0,accuracy,0.6"], "loss,seed,quantity,value", "numbers of accuracy"),
     ],
 )
 def test_rows_that_cannot_be_counted_on_are_refused(lines, titles, words, tmp_path):

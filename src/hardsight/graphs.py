@@ -6,6 +6,7 @@ Graphs are those of torch-geometric (the extra ``graph``). Your own network and 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -46,9 +47,12 @@ def read_tu(folder: str | Path) -> list[Any]:
 
     def read(kind: str, dtype: type = np.int64) -> np.ndarray | None:
         file = Path(f"{start}{kind}.txt")
+        if not file.is_file():
+            return None
         try:
-            return np.loadtxt(file, dtype, delimiter=",", ndmin=2, encoding="utf-8-sig") if file.is_file() else None
-        except ValueError:
+            with warnings.catch_warnings(action="error", category=DeprecationWarning):  # NumPy 2.0 cuts 1.5 off to 1
+                return np.loadtxt(file, dtype, delimiter=",", ndmin=2, encoding="utf-8-sig")
+        except (ValueError, DeprecationWarning):
             kind = "numbers" if dtype is np.float64 else "integers"
             raise InputError(f"data: {file.name} must hold {kind} separated by commas, as many in each line.") from None
 

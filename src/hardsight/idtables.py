@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from hardsight.errors import InputError, InputTypeError
 from hardsight.extras import first_line, printable
+from hardsight.runs.ids import pieces_of, repeated_ids
 from hardsight.stores import local_path
 from hardsight.untrusted import check_regular
 
@@ -35,6 +36,20 @@ def read_by_id(source: Any, name: str, text: tuple[str, ...] = ("id",)) -> pa.Ta
     if repeats := len(table) - len(pc.unique(table["id"])):
         raise InputError(f"{name} must have one row per id, but {repeats:,} rows repeat an id.")
     return table
+
+
+def check_ids(ids: pa.ChunkedArray) -> None:
+    """Refuse ids of a table's rows that are missing or repeat."""
+    if missing := ids.null_count:
+        raise InputError(f"ids must name every sample, but {missing:,} of {len(ids):,} are missing.")
+    if pa.types.is_string(ids.type):  # by hashes, which take less memory than the ids
+        repeated, first = repeated_ids(lambda: pieces_of(ids))
+    else:
+        values = pc.value_counts(ids)
+        repeated = len(ids) - len(values)
+        first = values.filter(pc.greater(values.field("counts"), 1))[0]["values"].as_py() if repeated else None
+    if repeated:
+        raise InputError(f"ids must be unique, but {repeated:,} repeat (first: {first!r}).")
 
 
 def column_by_id(source: Any, ids: pa.Array, name: str) -> pa.Array:

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from hardsight.directions import hardness_sign
 from hardsight.errors import InputError, InputTypeError, MissingKeyError
 from hardsight.extras import need, printable
-from hardsight.idtables import as_arrow, read_by_id
+from hardsight.idtables import as_arrow, check_ids, read_by_id
 from hardsight.printing import html_table, percent, text_table
 from hardsight.registry import did_you_mean, whole_number
 from hardsight.runs import Counts, Meta, RunWriter, is_number
-from hardsight.runs.ids import pieces_of, places_among, repeated_ids
+from hardsight.runs.ids import places_among
 from hardsight.scores import SCORES, norm_within_class
 from hardsight.storedrows import StoredRows
 from hardsight.stores import as_path
@@ -77,12 +77,7 @@ class SampleTable:
             return rows
         if "id" not in rows.column_names:
             raise InputError(f"a SampleTable needs a column id, got {', '.join(rows.column_names)}.")
-        if missing := rows["id"].null_count:
-            raise InputError(f"ids must name every sample, but {missing:,} of {len(rows):,} are missing.")
-        if repeated := _repeated(rows["id"]):
-            values = pc.value_counts(rows["id"])
-            first = values.filter(pc.greater(values.field("counts"), 1))[0]["values"].as_py()
-            raise InputError(f"ids must be unique, but {repeated:,} repeat (first: {first!r}).")
+        check_ids(rows["id"])
         return rows.combine_chunks()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -447,10 +442,3 @@ class SampleTable:
         ids = self.read_rows(rows, ["id"])["id"].cast(pa.string())
         keys = [("value", "ascending"), ("id", "ascending")]
         return rows[pc.sort_indices(pa.table({"value": values, "id": ids}), sort_keys=keys).to_numpy()[:n]]
-
-
-def _repeated(ids: pa.ChunkedArray) -> int:
-    """How many ids are there already when they come."""
-    if pa.types.is_string(ids.type):
-        return repeated_ids(lambda: pieces_of(ids))[0]
-    return len(ids) - len(pc.unique(ids))
