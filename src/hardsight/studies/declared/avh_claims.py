@@ -7,6 +7,7 @@ judged by itself; none of the verdicts is over seeds.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,12 @@ import pyarrow as pa
 
 from hardsight.correlation import spearman
 from hardsight.errors import InputError
-from hardsight.phases import frequencies, loss_drivers
+from hardsight.phases import frequencies, loss_drivers, plateaus
 from hardsight.phases.drivers import ANGLES, NORMS, parts_by_epoch
 from hardsight.phases.noise import mean_curves
 from hardsight.phases.plateaus import FEWEST_EPOCHS, whole_change
 from hardsight.printing import interval, number_text, percent, signed
-from hardsight.stats import FEW, moments
+from hardsight.stats import FEW, moments, paired_difference, welch_difference
 from hardsight.studies.claims import JUDGES, NO, NOT_SHOWN, PARTLY, YES, Finding, Judge, claims, unmeasured
 from hardsight.studies.declared.avh_measures import (
     OVER,
@@ -177,16 +178,49 @@ def norm_follows_accuracy(net: Net) -> Finding:
 def avh_gaps_throughout(net: Net) -> Finding:
     """yes: in every epoch AVH is higher in the lowest human bin than in the highest (intervals); partly: in half of
     them."""
-    rows = norm_gaps(net.run, net.levels, value="avh").to_pylist()
+    return _gaps_throughout(net, "avh", "AVH", -1)
+
+
+@_judge(number="gap of the norm at the end, in sd")
+def norm_gaps_throughout(net: Net) -> Finding:
+    """yes: in every epoch the norm is higher in the highest human bin than in the lowest (intervals); partly: in half
+    of them."""
+    return _gaps_throughout(net, "norm", "the norm", 1)
+
+
+def _gaps_throughout(net: Net, value: str, title: str, sign: int) -> Finding:
+    """Whether the easiest level exceeds the hardest (sign +1), or the reverse, in every epoch."""
+    rows = norm_gaps(net.run, net.levels, value=value).to_pylist()
     if not rows:
         return unmeasured(f"no {net.run.unit} saw {FEW} samples of both ends of the human levels")
-    share = float(np.mean([row["gap_high"] < 0 for row in rows]))
-    numbers = _numbers(rows[-1], "gap_sd")
+    share = float(np.mean([row["gap_low"] > 0 if sign > 0 else row["gap_high"] < 0 for row in rows]))
+    numbers, ends = _numbers(rows[-1], "gap_sd"), (rows[-1]["easiest"], rows[-1]["hardest"])
+    above, below = ends if sign > 0 else ends[::-1]
     measured = (
-        f"AVH of {rows[-1]['hardest']} exceeds that of {rows[-1]['easiest']} in {percent(share, 0)} of the {len(rows)} "
-        f"{net.run.unit}s; at the end easiest minus hardest is {interval(*numbers, '+.2f')} sd"
+        f"{title} of {above} exceeds that of {below} in {percent(share, 0)} of the {len(rows)} {net.run.unit}s; at the "
+        f"end easiest minus hardest is {interval(*numbers, '+.2f')} sd"
     )
     return _finding(share == 1, share >= 0.5, measured, rows[-1]["n_easy"] + rows[-1]["n_hard"], *numbers)
+
+
+@_judge(number="growth of the norm of hard samples less that of easy ones")
+def hard_norms_grow_slower(net: Net) -> Finding:
+    """yes: from the first epoch to the last fifth norms grow in the lowest human bin, and by less than in the highest
+    (both intervals); partly: one of the two."""
+    norms, (lowest, highest) = net.run.matrix("norm"), net.ends
+    with np.errstate(invalid="ignore"):
+        growth = norms @ whole_change(norms.shape[1])
+    hard, easy = (growth[(net.levels == level) & np.isfinite(growth)] for level in (lowest, highest))
+    if min(len(hard), len(easy)) < FEW:
+        return unmeasured(f"{FEW} samples of both ends of the human levels are needed in every {net.run.unit}")
+    grown, behind = paired_difference(hard), welch_difference(hard, easy)
+    value, low, high = (float(end) for end in behind[:3])
+    measured = (
+        f"norms of {lowest} grew by {interval(float(grown.value), float(grown.low), float(grown.high), '+.3g')}, which "
+        f"is {interval(value, low, high, '+.3g')} against those of {highest}"
+    )
+    kept = grown.low > 0, high < 0
+    return _finding(all(kept), any(kept), measured, len(hard) + len(easy), value, low, high)
 
 
 @_judge(epochs=1, number="gap of the norm at the end, in sd")
@@ -222,6 +256,22 @@ def avh_stops_first(net: Net) -> Finding:
     estimated = [row for row in improved if row["later"] is not None and row["later"] > 0]
     numbers = avh["epoch"], avh["low"], avh["high"]
     return _finding(len(certain) == 2, certain or len(estimated) == 2, measured, avh["n"], *numbers)
+
+
+@_judge(number="epochs from AVH's plateau to that of confidence")
+def confidence_outlasts_avh(net: Net) -> Finding:
+    """yes: mean confidence of the label rises and stops later than AVH, interval above 0; partly: by the estimate
+    alone."""
+    if net.avh_moves_on:
+        return Finding(NO, net.avh_moves_on, net.plateaus["avh"]["n"])
+    avh, confidence = plateaus(net.run, ("avh", "confidence")).to_pylist()
+    measured = f"AVH stops at {net.run.unit} {avh['epoch']}; confidence {_later(confidence, net.run.unit)}"
+    rises = confidence["end"] > confidence["start"]
+    later = confidence["later"] if confidence["later"] is not None else math.nan
+    numbers = [
+        end if math.isfinite(end) else None for end in (later, confidence["later_low"], confidence["later_high"])
+    ]
+    return _finding(rises and confidence["later_low"] > 0, rises and later > 0, measured, avh["n"], *numbers)
 
 
 def _later(row: dict[str, Any], unit: str) -> str:
@@ -358,18 +408,16 @@ def hard_losses_stay(net: Net) -> Finding:
 
 def _late_half(net: Net, end: int) -> tuple[Any, ...]:
     """What angles and norms did to the loss of one end of the human levels in the second half of the epochs."""
-    kept = [level for level in sorted(set(net.levels) - {None}) if (net.levels == level).sum() >= FEW]
-    if len(kept) < 2:
-        raise InputError(f"fewer than two human levels have {FEW} samples")
+    level = net.ends[end]
     total = np.zeros((3, len(net.run)))
     for epoch, _, parts in parts_by_epoch(net.run):
         if epoch > np.median(net.run.epochs):
             total += np.nan_to_num(np.array(parts))
-    members = np.where(net.levels == kept[end], 0, -1)
+    members = np.where(net.levels == level, 0, -1)
     summaries = [moments(values, members, 1) for values in (*total, total[2] - total[1])]
     effects = [(float(part.mean[0]), *(float(side[0]) for side in part.interval())) for part in summaries]
     change, angles, norms = (interval(*effect, style="+.3g") for effect in effects[:3])
-    measured = f"{kept[end]}, second half: loss {change}, of which angles {angles} and norms {norms}"
+    measured = f"{level}, second half: loss {change}, of which angles {angles} and norms {norms}"
     return measured, int(summaries[0].n[0]), *effects
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import hardsight as hs
 from hardsight.stats import share_interval
 from hardsight.studies.declared.losses import CIFAR, MNIST
-from hardsight.studies.declared.training import recipe_of, split_data, train_cell
+from hardsight.studies.declared.training import SMALL_CIFAR, first_of, recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 # Name: loss, label smoothing.
@@ -51,12 +51,17 @@ def _register(
 
 
 def _scales(paper: dict[str, Any], seconds: float, seeds: int, asked: dict[str, Any], arms: Sequence[str]) -> Any:
-    small = {"data": "digits", "model": "small-cnn", "recipe": {}, "limit": 200, **asked}
-    quick, few = small | {"data_ood": ()}, small | {"recipe": {"epochs": 2}, "limit": 8, "data_ood": ()}
+    """At quick scale CIFAR-10 trains a small network, and digits stand in for MNIST."""
+    small = {"data": "digits", "model": "small-cnn", "recipe": {}, "limit": 200, **asked, "data_ood": ()}
     attacked = {"attacks": {("fgsm", "pgd"): (0.1,)}} if "attacks" in asked else {}
+    quick = Scale(3, 60, settings=small | attacked)
+    if paper is CIFAR:
+        quick = Scale(5, 70, settings=SMALL_CIFAR | asked | {"limit": 1000})
     return {
-        "smoke": Scale(1, 5, settings=few | attacked, levels={"arm": arms[:2]}),
-        "quick": Scale(3, 60, settings=quick | attacked),
+        "smoke": Scale(
+            1, 5, settings=small | attacked | {"recipe": {"epochs": 2}, "limit": 8}, levels={"arm": arms[:2]}
+        ),
+        "quick": quick,
         "paper": Scale(seeds, seconds, "NVIDIA H200", paper | asked | {"limit": 1000}),
     }
 
@@ -65,7 +70,11 @@ def _answers(cell: Cell) -> list[dict[str, Any]]:
     """Train with a loss and ask the network everything that the study asks."""
     settings, (training, test) = cell.settings, split_data(cell)
     loss, smoothing = _ARMS[cell.levels["arm"]]
-    trained = train_cell(cell, (training, test), recipe_of(cell, loss=loss, label_smoothing=smoothing))
+    data, recipe = (
+        (first_of(training, settings.get("pool")), test),
+        recipe_of(cell, loss=loss, label_smoothing=smoothing),
+    )
+    trained = train_cell(cell, data, recipe, settings.get("network"))
     ask = partial(_rows, cell, hs.evaluation.Subject("network", trained.model, test))
     ood = [(name.removesuffix(".npz"), f"{cell.file(name)}:test") for name in settings["data_ood"]]
     rows = ask("answers", questions=settings["questions"], ood=ood, explain=settings.get("explain", False))

@@ -1,6 +1,6 @@
 """Does AVH, its mean or its agreement with people, rank networks as their accuracy does?
 
-Networks are scored once, not recorded in training.
+Networks are scored once, not recorded in training. On a CPU they are small ones of seven architectures.
 """
 
 from __future__ import annotations
@@ -10,22 +10,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 import hardsight as hs
 from hardsight.correlation import spearman
+from hardsight.data import Samples
+from hardsight.models import new_model
 from hardsight.people import frequency_bins
 from hardsight.printing import number_text
 from hardsight.stats import FEW
 from hardsight.studies.claims import JUDGES, NO, NOT_SHOWN, YES, Claim, Finding, over_lines, unmeasured
 from hardsight.studies.declared.avh_measures import permutation_p
-from hardsight.studies.declared.training import recipe_of, split_data, train_cell
+from hardsight.studies.declared.people import human_frequency
+from hardsight.studies.declared.training import (
+    SMALL_CIFAR,
+    Embedded,
+    embed,
+    first_of,
+    pixels_and_labels,
+    recipe_of,
+    split_data,
+    train_cell,
+)
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 from hardsight.studies.tables import Results
 from hardsight.table import SampleTable
 
-ALL = "all samples"
+ALL, CLASSES = "all samples", 10
 _PRESETS = (
     "alexnet-32", "vgg19-32", "resnet50-32", "densenet121-32", "cifar-resnet18", "cifar-lt", "efficientnet_b0-32",
+)  # fmt: skip
+SMALL_NETWORKS = (
+    "strided-cnn", "resnet8-32", "timm:test_resnet", "timm:test_byobnet", "timm:test_efficientnet",
+    "timm:test_convnext", "timm:test_mambaout",
 )  # fmt: skip
 
 
@@ -81,9 +99,13 @@ def rank_networks(runs: Mapping[str, SampleTable | str | Path], human: Any = Non
         "avh": Measure("Mean C·AVH", better="lower"),
         "accuracy": Measure("Accuracy", True, "higher"),
         "agreement": Measure("Spearman's correlation of AVH with human selection frequency", better="higher"),
+        "nearest": Measure("Samples whose nearest class by angle is the predicted one", True),
     },
     scales={
         "smoke": Scale(1, 5, settings={"data": "digits", "recipe": {"epochs": 3}}, levels={"network": ("small-cnn",)}),
+        "quick": Scale(
+            3, 40, settings=SMALL_CIFAR | {"data_human": "cifar10h.npz"}, levels={"network": SMALL_NETWORKS}
+        ),
         "paper": Scale(
             3, 60, "NVIDIA H200", {"data": "cifar10.npz", "data_human": "cifar10h.npz", "recipe": {"epochs": 30}}
         ),
@@ -91,16 +113,36 @@ def rank_networks(runs: Mapping[str, SampleTable | str | Path], human: Any = Non
 )
 def _scored(cell: Cell) -> list[dict[str, Any]]:
     """Train a network, score the test samples with its last weights."""
-    data, network = split_data(cell), cell.levels["network"]
-    trained = train_cell(cell, data, recipe_of(cell, network), network)
-    table, human = hs.score(trained.model, data[1], device=cell.device, progress=False), None
-    if "data_human" in cell.settings:
-        counts = np.load(cell.file(cell.settings["data_human"]))["counts"]
-        labels = table["label"]
-        human = counts[np.arange(len(labels)), labels] / counts.sum(1)
-    elif cell.settings["data"] == "digits":
-        human = np.random.default_rng(0).binomial(50, 0.95, len(table)) / 50
-    return mean_hardness(table, human)
+    model, test = trained_network(cell)
+    table = hs.score(model, test, device=cell.device, progress=False)
+    rows = mean_hardness(table, human_frequency(cell, table["label"]))
+    rows[0]["nearest"] = nearest_by_angle(embed(model.module, pixels_and_labels(test, cell.device)[0]))
+    return rows
+
+
+def nearest_by_angle(embedded: Embedded) -> float:
+    """The share of samples whose nearest class by angle is the predicted one: norms and biases of classes decide the
+    others.
+
+    Examples:
+        >>> features, weight = torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
+        >>> nearest_by_angle(Embedded(features, features @ weight.T, weight, None))
+        0.5
+    """
+    nearest = (embedded.features @ nn.functional.normalize(embedded.weight, dim=1).T).argmax(1)
+    return float((nearest == embedded.logits.argmax(1)).double().mean())
+
+
+def trained_network(cell: Cell) -> tuple[hs.Model, Samples]:
+    """The network that a cell names, trained on the settings' data, and the test samples."""
+    (training, test), name, settings = split_data(cell), cell.levels["network"], cell.settings
+    network: Any = name
+    if name.startswith("timm:"):  # by name its preprocessing would enlarge the images
+        with torch.random.fork_rng():
+            torch.manual_seed(cell.seed)
+            network = new_model(name, CLASSES).module
+    data = first_of(training, settings.get("pool")), test
+    return train_cell(cell, data, recipe_of(cell, settings.get("model", name)), network).model, test
 
 
 @JUDGES.register("rank", of="study")

@@ -11,6 +11,7 @@ import numpy as np
 from hardsight.errors import InputError
 from hardsight.people import frequency_bins
 from hardsight.phases import agreement, plateaus
+from hardsight.stats import FEW
 
 if TYPE_CHECKING:
     from hardsight.dynamics import Dynamics
@@ -58,6 +59,14 @@ class Net:
         if self.human is None:
             raise InputError(PEOPLE)
         return frequency_bins(self.human)
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The lowest and the highest human level with enough samples."""
+        kept = [level for level in sorted(set(self.levels) - {None}) if (self.levels == level).sum() >= FEW]
+        if len(kept) < 2:
+            raise InputError(f"fewer than two human levels have {FEW} samples")
+        return kept[0], kept[-1]
 
     @property
     def stages(self) -> list[np.ndarray]:
