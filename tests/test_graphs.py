@@ -277,6 +277,7 @@ def test_a_graph_without_nodes_is_a_bad_row_and_changed_graphs_are_other_data():
         {"y": torch.tensor([-1])},
         {"y": torch.tensor([0, 1])},
         {"y": torch.tensor([0.5])},
+        {"y": 1.0},
         {"edge_index": torch.tensor([[0], [6]])},  # of another graph, once they are end to end
         {"edge_index": torch.tensor([[0.0], [1.0]])},
         {"edge_index": torch.tensor([[0], [1], [2]])},
@@ -327,7 +328,15 @@ def test_graphs_come_as_torch_geometric_has_them():
 
 
 def test_what_is_no_list_of_graphs_of_several_classes_is_refused():
-    for graphs in ("PROTEINS/raw", None, [], rings_and_stars(9), rings_and_stars(40)[::2]):
+    for graphs in (
+        "PROTEINS/raw",
+        None,
+        [],
+        {0: 1},
+        rings_and_stars(2)[0],
+        rings_and_stars(9),
+        rings_and_stars(40)[::2],
+    ):
         with pytest.raises(hs.HardsightError, match="graphs"):
             train_graphs(graphs, most_epochs=1, device="cpu")
     for options in ({"width": 0}, {"ratio": -1}, {"dropout": 2}):

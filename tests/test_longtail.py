@@ -36,6 +36,8 @@ def test_a_subset_keeps_ids_and_labels_and_follows_the_seed():
     whole = open_data("digits")
     subsets = [long_tailed("digits", 10, seed=seed) for seed in (0, 0, 1)]
     assert subsets[0].ids == subsets[1].ids != subsets[2].ids
+    kept = set(subsets[0].ids)
+    assert subsets[0].ids == [id_ for id_ in whole.ids if id_ in kept]  # in the order of the data
     labels = dict(zip(whole.ids, whole.labels.tolist(), strict=True))
     assert [labels[id_] for id_ in subsets[0].ids] == subsets[0].labels.tolist()
     assert np.bincount(subsets[2].labels).tolist() == np.bincount(subsets[0].labels).tolist()

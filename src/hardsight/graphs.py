@@ -6,7 +6,7 @@ Graphs are those of torch-geometric (the extra ``graph``). Your own network and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from hardsight.devices import find_device
 from hardsight.errors import InputError, InputTypeError, MissingPathError
-from hardsight.extras import need
+from hardsight.extras import is_graph, need
 from hardsight.heads import capture
 from hardsight.registry import Range, whole_number
 from hardsight.training.losses import loss_of_logits
@@ -178,7 +178,7 @@ def _problem(graph: Any, first: Any) -> str:
     x, edges, y = (getattr(graph, name, None) for name in ("x", "edge_index", "y"))
     if x is None and edges is not None:
         return "has no x; give its nodes features, with torch_geometric.transforms.Constant() for instance"
-    y = torch.tensor(y) if isinstance(y, int) else y
+    y = torch.tensor(y) if isinstance(y, (int, float)) else y
     if not (isinstance(x, Tensor) and isinstance(edges, Tensor) and isinstance(y, Tensor)):
         return "must have x, edge_index and y"
     if x.ndim and not len(x):
@@ -201,6 +201,16 @@ def _ranges(sizes: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Places of some parts of an array whose parts have these sizes."""
     starts, kept = (np.cumsum(sizes) - sizes)[rows], sizes[rows]
     return np.arange(kept.sum()) + np.repeat(starts - (np.cumsum(kept) - kept), kept)
+
+
+def _listed(graphs: Any) -> list[Any]:
+    """The graphs of a list, a data set or a batch."""
+    if not isinstance(graphs, (str, Path, Mapping)) and (not is_graph(graphs) or hasattr(graphs, "to_data_list")):
+        if hasattr(graphs, "__getitem__") and hasattr(graphs, "__len__"):  # a `Subset` has nothing else
+            return [graphs[row] for row in range(len(graphs))]
+        if hasattr(graphs, "__iter__"):
+            return list(graphs)
+    raise InputTypeError(f"graphs must be a list of torch-geometric's Data, as read_tu gives it, got {graphs!r:.80}.")
 
 
 def split_graphs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -236,13 +246,7 @@ def train_graphs(
         recorder: A `hardsight.Recorder` for the training graphs.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
-    graphs = graphs.dataset if isinstance(graphs, DataLoader) else graphs
-    indexed = hasattr(graphs, "__getitem__")
-    if isinstance(graphs, (str, Path)) or not (indexed or hasattr(graphs, "__iter__")):
-        raise InputTypeError(
-            f"graphs must be a list of torch-geometric's Data, as read_tu gives it, got {graphs!r:.80}."
-        )
-    graphs = [graphs[row] for row in range(len(graphs))] if indexed else list(graphs)
+    graphs = _listed(graphs.dataset if isinstance(graphs, DataLoader) else graphs)
     place, most_epochs = find_device(device), whole_number("most_epochs", most_epochs, 1)
     batch_size, patience = whole_number("batch_size", batch_size, 1), whole_number("patience", patience, 1)
     Range(0, ends="()").check(lr, "lr")

@@ -22,6 +22,8 @@ from hardsight.errors import InputError, StateError
 from hardsight.extras import is_graph
 from hardsight.printing import Result
 
+_SIZES_OF_GRAPHS = ("num_graphs", "batch_size", "num_nodes")  # which a batch of graphs has, but does not list
+
 
 class HeadLayer(NamedTuple):
     """Where a model's last linear layer is."""
@@ -386,9 +388,6 @@ def output_matrices(output: Any) -> list[Tensor]:
         return output_matrices(output.logits)
     items = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
     return [matrix for item in items for matrix in output_matrices(item)]
-
-
-_SIZES_OF_GRAPHS = ("num_graphs", "batch_size", "num_nodes")  # which a batch of graphs has, but does not list
 
 
 def forward(network: nn.Module, inputs: Any) -> Any:

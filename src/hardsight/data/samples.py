@@ -72,7 +72,7 @@ class Samples:
 
     def column(self, name: str) -> list[Any]:
         """A column of a table of samples, read without the images beside it; of classes their names."""
-        raise InputError(f"DATA: {self.origin} have no columns, so there is no {name!r}; pass one value per sample.")
+        raise InputError(f"DATA: there is no column {name!r} of {printable(self.origin)}; pass one value per sample.")
 
     def path(self, index: int) -> Path | None:
         """The file of a sample; None where samples are not files."""
