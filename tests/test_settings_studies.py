@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from scipy import stats
 
 from hardsight import domains as dg
@@ -57,6 +58,26 @@ def test_domains_of_the_smoke_scale_share_no_sample(cell):
     plain, inverted = parts["plain"].images, 255 - parts["inverted"].images
     assert len(parts) == 4
     assert not {image.tobytes() for image in plain} & {image.tobytes() for image in inverted}
+
+
+def test_images_of_domains_are_decoded_once_with_their_labels(cell, tmp_path, monkeypatch):
+    for shade, domain in ((0, "photo"), (100, "sketch")):
+        for label, name in enumerate(("cat", "dog", "owl")):
+            folder = tmp_path / "pacs" / domain / name
+            folder.mkdir(parents=True)
+            for k in range(label + 1):
+                Image.new("RGB", (5, 4), (shade, 10 * label, k)).save(folder / f"{k}.png")
+    first = domains._domains(cell("pacs", {}, "quick", data=tmp_path))
+    monkeypatch.setattr(domains, "decoded", None)
+    second = domains._domains(cell("pacs", {}, "quick", data=tmp_path))
+    for parts in (first, second):
+        assert list(parts) == ["photo", "sketch"]
+        for shade, part in ((0, parts["photo"]), (100, parts["sketch"])):
+            assert part.images.shape == (6, 96, 96, 3)
+            assert part.labels.tolist() == [0, 1, 1, 2, 2, 2]
+            assert part.images[:, 0, 0].tolist() == [
+                [shade, 10 * y, k] for y, k in zip(part.labels, (0, 0, 1, 0, 1, 2), strict=True)
+            ]
 
 
 # The loss of each method at 3 epochs, of which the last tenth is the third.
