@@ -42,6 +42,10 @@ def test_a_subset_keeps_ids_and_labels_and_follows_the_seed():
     assert [labels[id_] for id_ in subsets[0].ids] == subsets[0].labels.tolist()
     assert np.bincount(subsets[2].labels).tolist() == np.bincount(subsets[0].labels).tolist()
     assert len({subset.fingerprint() for subset in subsets}) == 2
+    images, labels = load_digits()
+    unlisted = [(image, int(label)) for image, label in zip(images, labels, strict=True)]
+    assert open_data(unlisted).labels is None
+    assert long_tailed(unlisted, 10).labels.tolist() == subsets[0].labels.tolist()
 
 
 def test_a_ratio_that_empties_a_class_is_refused():
@@ -183,7 +187,7 @@ def test_bad_numbers_are_one_sentence():
     gap = ArraySamples(images[labels != 3], labels[labels != 3], "train", "digits")
     with pytest.raises(hs.HardsightError, match="class 3"):
         long_tailed(gap, 10)
-    for counts in ([], [10, float("nan")], [10, -1], [[10]]):
+    for counts in ([], [10, float("nan")], [10, -1], [[10]], [[10], [10, 20]], {"a": 10}):
         with pytest.raises(hs.HardsightError, match="counts"):
             long_tailed_counts(counts, 2)
     for pred, label, options, named in (
