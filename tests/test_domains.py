@@ -51,6 +51,39 @@ def test_classes_are_matched_by_name_not_by_place():
     assert parts["b"].labels.tolist() == (labels[100:200] % 2).tolist()
 
 
+def test_domains_of_a_column_by_name_and_of_any_values():
+    datasets = pytest.importorskip("datasets")
+    images, labels = load_digits()[0][:60], np.arange(60) // 3 % 2
+    sites = [("lab", "street", "home")[k % 3] for k in range(60)]
+    columns = {"image": list(images), "label": labels, "site": sites, "row": range(60)}
+    data = datasets.Dataset.from_dict(columns)
+    named = data.class_encode_column("site")  # numbers with names
+    rows = [5, 7, 3, 4, 0, 2, 9, 14]
+    subset = torch.utils.data.Subset(named, rows)
+    for whole, column in ((data, "site"), (named, "site"), (data, iter(sites)), (data, data["site"])):
+        parts = open_domains(whole, column)
+        assert {name: part.ids[:2] for name, part in parts.items()} == {
+            name: [f"data:{k}" for k in (first, first + 3)] for first, name in enumerate(("lab", "street", "home"))
+        }
+    parts = open_domains(hs.open_data(subset, columns=hs.data.Columns(id="row")), "site")
+    assert {name: part.ids for name, part in parts.items()} == {
+        name: [str(row) for row in rows if sites[row] == name] for name in ("home", "lab", "street")
+    }
+    view = View(hs.open_data(data), np.array([8, 6, 5, 1, 3, 4]))
+    ids = [part.ids for part in open_domains(view, "site").values()]
+    assert ids == [["data:8", "data:5"], ["data:6", "data:3"], ["data:1", "data:4"]]
+    assert list(open_domains(data, torch.arange(60) % 3)) == ["0", "1", "2"]
+    missing = named.cast_column("site", datasets.ClassLabel(names=["lab", "street", "home", "spare"]))
+    missing = missing.map(lambda row: {"site": -1 if row["row"] == 7 else row["site"]})
+    with pytest.raises(hs.HardsightError, match="sample 7"):
+        open_domains(missing, "site")
+    with pytest.raises(hs.HardsightError, match="'sit'"):
+        open_domains(data, "sit")
+    twice = ArraySamples(images, labels, "a", "a", ["even", "even"])
+    with pytest.raises(hs.HardsightError, match="repeat"):
+        open_domains({"a": twice, "b": twice})
+
+
 def test_bad_domains_are_refused(folder):
     for file in (folder / "sketch" / "dog").iterdir():
         file.unlink()
@@ -198,6 +231,7 @@ def test_bad_options_and_images_are_one_sentence(folder, tmp_path):
         (["x"], "options"),
         ({"x": "avh:8"}, "options"),
         ({"../x": {"loss": "ce"}}, "name"),
+        ({"..": {"loss": "ce"}}, "name"),
         ({8: {"loss": "avh:8"}}, "name"),
         ({"x": {"los": "ce"}}, "loss"),
         ({"x": {"recipe": RECIPE}}, "recipe"),
@@ -229,9 +263,9 @@ def test_bad_options_and_images_are_one_sentence(folder, tmp_path):
         open_domains(tmp_path / "flat")
 
 
-def test_labels_of_the_target_change_no_weight_and_no_selection(tmp_path):
+def test_images_and_labels_of_the_target_change_no_weight_and_no_selection(tmp_path):
     parts, runs = digits_by_domain(), []
-    turned = parts | {"b": View(parts["b"], labels=(np.asarray(parts["b"].labels) + 1) % 10)}
+    turned = parts | {"b": ArraySamples(255 - parts["b"].images, (parts["b"].labels + 1) % 10, "b", "b")}
     for number, domains in enumerate((parts, turned)):
         run = leave_one_out(
             "small-cnn", domains, "b", out=tmp_path / str(number), recipe=RECIPE, device="cpu", progress=False

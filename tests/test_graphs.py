@@ -277,6 +277,7 @@ def test_a_graph_without_nodes_is_a_bad_row_and_changed_graphs_are_other_data():
         {"y": torch.tensor([-1])},
         {"y": torch.tensor([0, 1])},
         {"y": torch.tensor([0.5])},
+        {"y": 1.0},
         {"edge_index": torch.tensor([[0], [6]])},  # of another graph, once they are end to end
         {"edge_index": torch.tensor([[0.0], [1.0]])},
         {"edge_index": torch.tensor([[0], [1], [2]])},
@@ -310,8 +311,32 @@ def test_bad_options_are_refused(options, named):
         train_graphs(rings_and_stars(), device="cpu", **options)
 
 
+def test_graphs_come_as_torch_geometric_has_them():
+    """A list, a data set, a subset, a loader or a batch; labels of any shape with one integer."""
+    graphs = rings_and_stars()
+    loader = pytest.importorskip("torch_geometric.loader").DataLoader(graphs, 7)
+    batch, subset = data.Batch.from_data_list(graphs), torch.utils.data.Subset(graphs, range(len(graphs)))
+    runs = [train_graphs(form, most_epochs=1, device="cpu") for form in (graphs, loader, batch, subset, iter(graphs))]
+    for form in (lambda y: y[None], lambda y: y[0], int):
+        relabeled = [graph.clone() for graph in graphs]
+        for graph in relabeled:
+            graph.y = form(graph.y)
+        runs.append(train_graphs(relabeled, most_epochs=1, device="cpu"))
+        assert hs.open_data(relabeled).load(1, None)[1] == 1
+    first, *others = (torch.cat([weight.flatten() for weight in run.model.parameters()]) for run in runs)
+    assert all(torch.equal(first, weights) for weights in others)
+
+
 def test_what_is_no_list_of_graphs_of_several_classes_is_refused():
-    for graphs in ("PROTEINS/raw", None, [], rings_and_stars(9), rings_and_stars(40)[::2]):
+    for graphs in (
+        "PROTEINS/raw",
+        None,
+        [],
+        {0: 1},
+        rings_and_stars(2)[0],
+        rings_and_stars(9),
+        rings_and_stars(40)[::2],
+    ):
         with pytest.raises(hs.HardsightError, match="graphs"):
             train_graphs(graphs, most_epochs=1, device="cpu")
     for options in ({"width": 0}, {"ratio": -1}, {"dropout": 2}):
@@ -328,6 +353,35 @@ def test_graphs_that_do_not_fit_the_network_or_each_other_are_one_sentence():
         graph.x = None
     with pytest.raises(hs.HardsightError, match="takes x"):
         hs.score(network, graphs, device="cpu")
+    with pytest.raises(hs.HardsightError, match="has no x"):
+        train_graphs(graphs, device="cpu")
+    graphs = rings_and_stars(12)
+    with pytest.raises(hs.HardsightError, match="takes h, adjacency"):
+        hs.score(Taking(network, lambda h, adjacency: None), graphs, device="cpu")
+    for graph in graphs:
+        graph.y = graph.y.float()
+    with pytest.raises(hs.HardsightError, match=r"integer.*float32"):
+        hs.score(network, graphs, device="cpu")
+
+
+class Taking(nn.Module):
+    """A network whose `forward` is a function."""
+
+    def __init__(self, network, function):
+        super().__init__()
+        self.network, self.forward = network, function
+
+
+def test_a_network_may_ask_for_the_number_of_graphs():
+    graphs, network, asked = rings_and_stars(12), SAGPoolNet(2, 2).eval(), []
+
+    def forward(x, edge_index, batch, num_graphs, batch_size=None):
+        asked.append((num_graphs, batch_size))
+        return network(x, edge_index, batch)
+
+    table = hs.score(Taking(network, forward), graphs, device="cpu", batch_size=5)
+    assert asked[-3:] == [(5, 5), (5, 5), (2, 2)]
+    np.testing.assert_array_equal(table["avh"], hs.score(network, graphs, device="cpu", batch_size=5)["avh"])
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,16 @@ def test_a_subset_keeps_ids_and_labels_and_follows_the_seed():
     whole = open_data("digits")
     subsets = [long_tailed("digits", 10, seed=seed) for seed in (0, 0, 1)]
     assert subsets[0].ids == subsets[1].ids != subsets[2].ids
+    kept = set(subsets[0].ids)
+    assert subsets[0].ids == [id_ for id_ in whole.ids if id_ in kept]  # in the order of the data
     labels = dict(zip(whole.ids, whole.labels.tolist(), strict=True))
     assert [labels[id_] for id_ in subsets[0].ids] == subsets[0].labels.tolist()
     assert np.bincount(subsets[2].labels).tolist() == np.bincount(subsets[0].labels).tolist()
     assert len({subset.fingerprint() for subset in subsets}) == 2
+    images, labels = load_digits()
+    unlisted = [(image, int(label)) for image, label in zip(images, labels, strict=True)]
+    assert open_data(unlisted).labels is None
+    assert long_tailed(unlisted, 10).labels.tolist() == subsets[0].labels.tolist()
 
 
 def test_a_ratio_that_empties_a_class_is_refused():
@@ -181,7 +187,7 @@ def test_bad_numbers_are_one_sentence():
     gap = ArraySamples(images[labels != 3], labels[labels != 3], "train", "digits")
     with pytest.raises(hs.HardsightError, match="class 3"):
         long_tailed(gap, 10)
-    for counts in ([], [10, float("nan")], [10, -1], [[10]]):
+    for counts in ([], [10, float("nan")], [10, -1], [[10]], [[10], [10, 20]], {"a": 10}):
         with pytest.raises(hs.HardsightError, match="counts"):
             long_tailed_counts(counts, 2)
     for pred, label, options, named in (

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from scipy import stats
 
 from hardsight import domains as dg
@@ -59,6 +60,26 @@ def test_domains_of_the_smoke_scale_share_no_sample(cell):
     assert not {image.tobytes() for image in plain} & {image.tobytes() for image in inverted}
 
 
+def test_images_of_domains_are_decoded_once_with_their_labels(cell, tmp_path, monkeypatch):
+    for shade, domain in ((0, "photo"), (100, "sketch")):
+        for label, name in enumerate(("cat", "dog", "owl")):
+            folder = tmp_path / "pacs" / domain / name
+            folder.mkdir(parents=True)
+            for k in range(label + 1):
+                Image.new("RGB", (5, 4), (shade, 10 * label, k)).save(folder / f"{k}.png")
+    first = domains._domains(cell("pacs", {}, "quick", data=tmp_path))
+    monkeypatch.setattr(domains, "decoded", None)
+    second = domains._domains(cell("pacs", {}, "quick", data=tmp_path))
+    for parts in (first, second):
+        assert list(parts) == ["photo", "sketch"]
+        for shade, part in ((0, parts["photo"]), (100, parts["sketch"])):
+            assert part.images.shape == (6, 96, 96, 3)
+            assert part.labels.tolist() == [0, 1, 1, 2, 2, 2]
+            assert part.images[:, 0, 0].tolist() == [
+                [shade, 10 * y, k] for y, k in zip(part.labels, (0, 0, 1, 0, 1, 2), strict=True)
+            ]
+
+
 # The loss of each method at 3 epochs, of which the last tenth is the third.
 LOSSES = {
     "ce": "ce",
@@ -102,7 +123,8 @@ def test_methods_of_long_tails(method, cell, monkeypatch):
     training, test = longtail.split_data(cell("cifar10-lt", {}))
     assert data.ids == longtail.long_tailed(training, 10, seed=3).ids
     assert data.ids != longtail.long_tailed(training, 10, seed=0).ids
-    assert [other.ids for other, _ in again] == ([data.ids] if method.startswith("crt") else [])
+    retrained = method.startswith("crt")
+    assert [(other.ids, options["seed"]) for other, options in again] == ([(data.ids, 3)] if retrained else [])
     assert [model for model, _ in measured] == ["trained, new head" if again else "trained"]
     assert measured[0][1].ids == test.ids
     # Everything is taken for class 0, which has 141 training samples; classes 6 to 9 have fewer than 40.
@@ -111,6 +133,38 @@ def test_methods_of_long_tails(method, cell, monkeypatch):
         (test.labels == 0).sum() / np.isin(test.labels, np.flatnonzero(counts > 100)).sum()
     )
     assert accuracy["few"] == 0
+
+
+def test_the_ratio_of_a_cell_where_reweighting_begins_and_which_cells_share_a_training(cell, tmp_path, monkeypatch):
+    images, labels, folders = np.zeros((2000, 2, 2, 3), np.uint8), np.arange(2000) % 10, {}
+    arrays = {
+        f"{part}_{kind}": values
+        for part in ("train", "test")
+        for kind, values in (("images", images), ("labels", labels))
+    }
+    np.savez(tmp_path / "cifar10.npz", **arrays)
+
+    def train_cell(cell, data, recipe, *, out):
+        counts = np.bincount(data[0].labels)
+        assert (counts[0], counts[-1]) == (200, 200 // int(cell.levels["ratio"]))
+        assert recipe.epochs == 40
+        folders[tuple(cell.levels.values())] = (out, recipe.loss)
+        return type("Trained", (), {"model": None})
+
+    class Predicted:
+        rows, probabilities = np.arange(2000), np.ones((2000, 10))
+
+    for name, value in (("train_cell", train_cell), ("retrain_head", None), ("predict", None)):
+        monkeypatch.setattr(longtail, name, value or (lambda *args, **options: Predicted))
+    levels = [{"ratio": ratio, "method": method} for ratio in ("10", "100") for method in LOSSES]
+    for at in levels:
+        STUDIES["cifar10-lt"].measure(cell("cifar10-lt", at, "quick", data=tmp_path))
+    shared = {at for at in folders if folders[at][0].parent == tmp_path / "common"}
+    assert {method for _, method in shared} == {"ce", "crt", "ce + normal", "crt + normal"}
+    assert len({folders[at] for at in shared}) == 4  # two per ratio
+    assert all(folders[ratio, name] == folders[ratio, f"crt{name[2:]}"] for ratio, name in shared if name[:2] == "ce")
+    late = {method: loss for (_, method), (_, loss) in folders.items() if "drw" in method}
+    assert all("drw=36" in loss for loss in late.values())  # of 40 epochs, as 180 of 200
 
 
 def test_what_is_kept_of_a_training_on_graphs_and_where_its_bonus_begins(cell, monkeypatch):

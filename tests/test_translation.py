@@ -312,7 +312,9 @@ def test_bad_input_is_refused(trained, tmp_path):
     with gzip.open(tmp_path / "a.de.gz", "wt") as file:
         file.write("ein hund\n\nmann\n")
     (tmp_path / "a.en").write_text("a dog\nempty\nman\n")
-    assert read_pairs(tmp_path / "a.de.gz", tmp_path / "a.en") == [("ein hund", "a dog"), ("mann", "man")]
+    with pytest.warns(UserWarning, match=r"1 of 3 .*line 2"):
+        pairs = read_pairs(tmp_path / "a.de.gz", tmp_path / "a.en")
+    assert pairs == [("ein hund", "a dog"), ("mann", "man")]
     (tmp_path / "b.en").write_text("a dog\n")
     with pytest.raises(hs.HardsightError, match="lines"):
         read_pairs(tmp_path / "a.de.gz", tmp_path / "b.en")
@@ -321,7 +323,8 @@ def test_bad_input_is_refused(trained, tmp_path):
     with pytest.raises(hs.HardsightError, match="vocabular"):
         Translation(trained.model, trained.source, Vocabulary.of(["a b c"], least=1), [])
     assert math.isfinite(trained.bleu(toy_pairs(3), beams=2))
-    for tokens in (("a", "b"), ("<pad>", "<s>", "</s>", "<unk>", "a", "a")):
+    special = ("<pad>", "<s>", "</s>", "<unk>")
+    for tokens in (("a", "b"), (*special, "a", "a"), (*special, 5), " ".join(special), None):
         with pytest.raises(hs.HardsightError, match="tokens"):
             Vocabulary(tokens)
 

@@ -16,7 +16,7 @@ depends on it, so every result names how it was selected:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +42,7 @@ SELECTIONS = ("train-domain", "last", "oracle")
 _HELD_OUT = "held out/"  # before the ids of samples that were held out
 _THREADS = 8
 _LARGEST = 10_000  # pixels per side
-_NO_NAME = {"", "None", "nan", "NaN", "<NA>", "NaT"}  # a missing value of a column, as text
+_NO_NAME = ("", "None", "nan", "NaN", "<NA>", "NaT")  # a missing value of a column, as text
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,14 @@ class DomainRun(Result):
         return float(self.test[self.epoch(selection) - 1])
 
 
-def open_domains(data: Any, domains: Sequence[str] | None = None) -> dict[str, Samples]:
+def open_domains(data: Any, domains: str | Iterable[Any] | None = None) -> dict[str, Samples]:
     """The data of each domain, with labels that mean the same in all of them.
 
     Args:
         data: A folder with one folder per domain, each with one folder per class; or a mapping from names of domains to
             what `hardsight.open_data` takes; or one data set, where `domains` names the domain of each sample.
-        domains: The domain of each sample, such as a column of a table.
+        domains: The domain of each sample, such as a column of a table, or the name of that column in a data set of
+            Hugging Face.
 
     Examples:
         >>> parts = open_domains("digits", ["a", "b", "c"] * 599)
@@ -95,13 +96,15 @@ def open_domains(data: Any, domains: Sequence[str] | None = None) -> dict[str, S
         {'a': 599, 'b': 599, 'c': 599}
     """
     if domains is not None:
-        if isinstance(domains, (str, Mapping)) or not hasattr(domains, "__iter__") or getattr(domains, "ndim", 1) != 1:
+        if isinstance(domains, Mapping) or not hasattr(domains, "__iter__") or getattr(domains, "ndim", 1) != 1:
             raise InputTypeError(
                 f"domains must be a column with one domain per sample, got a {type(domains).__name__}."
             )
-        if missing := [row for row, name in enumerate(domains) if str(name) in _NO_NAME]:
-            raise InputError(f"domains must name one domain per sample, got none for sample {missing[0]}.")
-        whole, column = open_data(data), np.asarray([str(name) for name in domains])
+        whole = open_data(data)
+        values = whole.column(domains) if isinstance(domains, str) else domains
+        column = np.asarray([str(name) for name in (values.tolist() if isinstance(values, torch.Tensor) else values)])
+        if (missing := np.isin(column, _NO_NAME)).any():
+            raise InputError(f"domains must name one domain per sample, got none for sample {missing.argmax()}.")
         if len(column) != len(whole):
             raise InputError(f"domains must name one domain per sample, {len(whole):,}, got {len(column):,}.")
         parts: dict[str, Samples] = {
@@ -135,7 +138,11 @@ def _same_labels(parts: dict[str, Samples]) -> dict[str, Samples]:
     result, present = {}, {}
     for domain, samples in parts.items():
         labels = all_labels(samples, f"domain {domain}")
-        if named and (places := places_by_name(samples.classes or (), names)) is not None:
+        if named:
+            if (places := places_by_name(samples.classes or (), names)) is None:
+                raise InputError(
+                    f"data: class names of the domain {domain} repeat: {', '.join(samples.classes or ())}."
+                )
             labels = places[labels]
         result[domain], present[domain] = View(samples, labels=labels, classes=names or None), set(labels.tolist())
     every = sorted(set.union(*present.values()))
@@ -279,7 +286,7 @@ def best_option(
     _check_domain(target, domains, "target")
     allowed = inspect.signature(leave_one_out).parameters.keys() - {"model", "domains", "target", "out", "without"}
     for name, arguments in options.items():
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or Path(name).name != name or name == "..":
             raise InputError(f"options: a name must be a text that can name a folder, got {name!r}.")
         for argument in (*arguments, *(settings.keys() - {"without"})):
             if argument not in allowed:

@@ -7,7 +7,7 @@ Graphs are those of torch-geometric (the extra ``graph``). Your own network and 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from hardsight.devices import find_device
 from hardsight.errors import InputError, InputTypeError, MissingPathError
-from hardsight.extras import need
+from hardsight.extras import is_graph, need
 from hardsight.heads import capture
 from hardsight.registry import Range, whole_number
 from hardsight.training.losses import loss_of_logits
@@ -163,7 +163,7 @@ class PackedGraphs:
             if problem := _problem(graph, graphs[0]):
                 raise InputError(f"graphs: graph {row} {problem}.")
         self.x = torch.cat([graph.x for graph in graphs]).to(device)
-        self.y = torch.cat([graph.y.flatten() for graph in graphs]).to(device, torch.int64)
+        self.y = torch.tensor([int(graph.y) for graph in graphs]).to(device)
         self.edges = torch.cat([graph.edge_index for graph in graphs], 1).to(device)  # numbered within each graph
         self.nodes = np.array([len(graph.x) for graph in graphs])  # `num_nodes` can be set to anything
         self.edge_counts = np.array([graph.edge_index.shape[1] for graph in graphs])
@@ -180,6 +180,9 @@ class PackedGraphs:
 def _problem(graph: Any, first: Any) -> str:
     """What keeps a graph from being trained on; empty if nothing does."""
     x, edges, y = (getattr(graph, name, None) for name in ("x", "edge_index", "y"))
+    if x is None and edges is not None:
+        return "has no x; give its nodes features, with torch_geometric.transforms.Constant() for instance"
+    y = torch.tensor(y) if isinstance(y, (int, float)) else y
     if not (isinstance(x, Tensor) and isinstance(edges, Tensor) and isinstance(y, Tensor)):
         return "must have x, edge_index and y"
     if x.ndim and not len(x):
@@ -190,7 +193,7 @@ def _problem(graph: Any, first: Any) -> str:
     if not x.isfinite().all():
         return "must have finite features, got NaN or infinity"
     if y.numel() != 1 or y.is_floating_point() or not 0 <= int(y) < _MOST_LABELS:
-        return f"must have y with one class index below {_MOST_LABELS:,}, got {y.tolist()}"
+        return f"must have y with one class index below {_MOST_LABELS:,}, an integer, got {y.tolist()}, {y.dtype}"
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype != torch.int64:
         return f"must have edge_index of shape (2, edges), int64, got {tuple(edges.shape)}, {edges.dtype}"
     if edges.numel() and not 0 <= edges.min() <= edges.max() < len(x):
@@ -204,6 +207,16 @@ def _ranges(sizes: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.arange(kept.sum()) + np.repeat(starts - (np.cumsum(kept) - kept), kept)
 
 
+def _listed(graphs: Any) -> list[Any]:
+    """The graphs of a list, a data set or a batch."""
+    if not isinstance(graphs, (str, Path, Mapping)) and (not is_graph(graphs) or hasattr(graphs, "to_data_list")):
+        if hasattr(graphs, "__getitem__") and hasattr(graphs, "__len__"):  # a `Subset` has nothing else
+            return [graphs[row] for row in range(len(graphs))]
+        if hasattr(graphs, "__iter__"):
+            return list(graphs)
+    raise InputTypeError(f"graphs must be a list of torch-geometric's Data, as read_tu gives it, got {graphs!r:.80}.")
+
+
 def split_graphs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of the training (80%), validation (10%) and test graphs (10%)."""
     order = np.random.default_rng(seed).permutation(count)
@@ -212,7 +225,7 @@ def split_graphs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def train_graphs(
-    graphs: Sequence[Any],
+    graphs: Any,
     *,
     loss: str = "ce",
     seed: int = 0,
@@ -227,7 +240,7 @@ def train_graphs(
     """Train `SAGPoolNet` on 80% of the graphs until the accuracy on 10% has not improved for `patience` epochs.
 
     Args:
-        graphs: As `read_tu` gives them, or a data set of torch-geometric.
+        graphs: As `read_tu` gives them, or a data set, a loader or a batch of torch-geometric.
         loss: The name of a loss of logits, as for `hardsight.train`; ``el:0.5,defer=25`` begins its bonus after 25
             epochs.
         seed: Of the split, the weights and the order.
@@ -237,11 +250,8 @@ def train_graphs(
         recorder: A `hardsight.Recorder` for the training graphs.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
-    if isinstance(graphs, (str, Path)) or not hasattr(graphs, "__iter__"):
-        raise InputTypeError(
-            f"graphs must be a list of torch-geometric's Data, as read_tu gives it, got {graphs!r:.80}."
-        )
-    place, graphs, most_epochs = find_device(device), list(graphs), whole_number("most_epochs", most_epochs, 1)
+    graphs = _listed(graphs.dataset if isinstance(graphs, DataLoader) else graphs)
+    place, most_epochs = find_device(device), whole_number("most_epochs", most_epochs, 1)
     batch_size, patience = whole_number("batch_size", batch_size, 1), whole_number("patience", patience, 1)
     Range(0, ends="()").check(lr, "lr")
     Range(0).check(weight_decay, "weight_decay")

@@ -22,6 +22,8 @@ from hardsight.errors import InputError, StateError
 from hardsight.extras import is_graph
 from hardsight.printing import Result
 
+_SIZES_OF_GRAPHS = ("num_graphs", "batch_size", "num_nodes")  # which a batch of graphs has, but does not list
+
 
 class HeadLayer(NamedTuple):
     """Where a model's last linear layer is."""
@@ -397,11 +399,14 @@ def forward(network: nn.Module, inputs: Any) -> Any:
         return network(**inputs)
     if is_graph(inputs):
         parameters = inspect.signature(network.forward).parameters.values()
-        required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-        missing = [p.name for p in required if p.name not in inputs]
-        if not missing:
-            return network(**{p.name: inputs[p.name] for p in parameters if p.name in inputs})
-        if len(missing) < len(required):
+        named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        required = [p.name for p in named if p.default is p.empty]
+        sizes = [name for name in _SIZES_OF_GRAPHS if hasattr(inputs, name)]
+        attributes = {p.name: getattr(inputs, p.name) for p in named if p.name in inputs or p.name in sizes}
+        missing = [name for name in required if name not in attributes]
+        if attributes and not missing:
+            return network(**attributes)
+        if missing != required or len(required) > 1:
             raise InputError(f"the network takes {', '.join(missing)}, which the graphs do not have.")
     return network(inputs)
 

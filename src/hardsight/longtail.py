@@ -84,11 +84,12 @@ def long_tailed(
         random.permutation(np.flatnonzero(labels == label))[:kept]
         for label, kept in enumerate(long_tailed_counts(counts, ratio, kind))
     ]
-    return View(samples, np.sort(np.concatenate(rows)))
+    kept_rows = np.sort(np.concatenate(rows))
+    return View(samples, kept_rows, labels=labels[kept_rows], classes=samples.classes)
 
 
 def _checked_counts(counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    counts = np.asarray(counts)
+    counts = as_tensor("counts", counts).cpu().numpy()
     if (
         counts.ndim != 1
         or counts.dtype.kind not in "iuf"

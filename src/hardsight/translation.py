@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import inspect
 import math
+import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,7 +50,7 @@ def read_sentences(file: str | Path) -> list[str]:
 
 
 def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
-    """Sentences of two files, line by line; pairs with an empty side are left out."""
+    """Sentences of two files, line by line; pairs with an empty side are left out, with a warning."""
     sides = [read_sentences(file) for file in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise InputError(
@@ -59,6 +60,9 @@ def read_pairs(source: str | Path, target: str | Path) -> list[Pair]:
     pairs = [(a, b) for a, b in zip(*sides, strict=True) if a and b]
     if not pairs:
         raise InputError(f"data: {source} and {target} must hold a sentence and its translation, got none.")
+    if empty := [number for number, pair in enumerate(zip(*sides, strict=True), 1) if not all(pair)]:
+        left_out = f"{len(empty):,} of {len(sides[0]):,} pairs left out because a side is empty; first: line {empty[0]}"
+        warnings.warn(f"data: {left_out}.", UserWarning, stacklevel=2)
     return pairs
 
 
@@ -89,8 +93,10 @@ class Vocabulary:
     tokens: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if tuple(self.tokens[: len(_SPECIAL)]) != _SPECIAL or len(set(self.tokens)) < len(self.tokens):
-            raise InputError(f"tokens must begin with {', '.join(_SPECIAL)} and hold each token once.")
+        tokens = self.tokens if isinstance(self.tokens, (tuple, list)) else ()
+        texts = all(isinstance(token, str) for token in tokens)
+        if tuple(tokens[: len(_SPECIAL)]) != _SPECIAL or not texts or len(set(tokens)) < len(tokens):
+            raise InputError(f"tokens must be texts that begin with {', '.join(_SPECIAL)}, each of them once.")
 
     @classmethod
     def of(cls, sentences: Iterable[str], least: int = 2) -> Vocabulary:

@@ -70,7 +70,7 @@ class DatasetSamples(Samples):
     def _declared_labels(self) -> np.ndarray | None:
         """All labels, where the data set lists them without opening its samples."""
         dataset = self._dataset
-        if hasattr(dataset, "column_names"):  # Hugging Face
+        if _has_columns(dataset):
             name = self._columns.label_in(dataset.column_names)
             return None if name is None else np.asarray(list(dataset[name]))
         if isinstance(dataset, TensorDataset):
@@ -82,7 +82,7 @@ class DatasetSamples(Samples):
     def _yielded_labels(self, declared: np.ndarray) -> np.ndarray | None:
         """Declared labels as the items yield them; None where only the items tell, because a user's code makes them."""
         dataset = self._dataset
-        if self._getitem is TensorDataset.__getitem__ or hasattr(dataset, "column_names"):
+        if self._getitem is TensorDataset.__getitem__ or _has_columns(dataset):
             return declared
         if not str(getattr(self._getitem, "__module__", "")).startswith("torchvision.datasets."):
             return None
@@ -104,10 +104,8 @@ class DatasetSamples(Samples):
     def ids(self) -> list[str]:
         dataset, column = self._dataset, self._columns.id
         rows = range(len(dataset)) if self._rows is None else self._rows.tolist()
-        if column is not None and hasattr(dataset, "column_names"):  # read without the images beside it
-            pick_column(dataset.column_names, column, ())
-            values = list(dataset[column])
-            return id_texts([values[row] for row in rows], f"--id-column {column}")
+        if column is not None and _has_columns(dataset):
+            return id_texts(self.column(column), f"--id-column {column}")
         if column is not None:
             items = (item if isinstance(item, Mapping) else {} for item in (dataset[row] for row in rows))
             return id_texts([item[pick_column(item, column, ())] for item in items], f"--id-column {column}")
@@ -120,6 +118,16 @@ class DatasetSamples(Samples):
         if hasattr(selection, "column"):
             rows = selection.column(0).to_numpy()[list(rows)].tolist()
         return [f"{self.split}:{row}" for row in rows]
+
+    def column(self, name: str) -> list[Any]:
+        dataset = self._dataset
+        if not _has_columns(dataset):
+            return super().column(name)
+        pick_column(dataset.column_names, name, ())
+        values = np.asarray(list(dataset[name]), object)  # read without the images beside it
+        if (names := getattr((getattr(dataset, "features", None) or {}).get(name), "names", None)) is not None:
+            values = np.asarray([names[value] if value in range(len(names)) else None for value in values], object)
+        return self._selected(values).tolist()
 
     def _load(self, index: int, channels: int | None) -> tuple[Any, Any]:
         item = self._dataset[index if self._rows is None else int(self._rows[index])]
@@ -148,6 +156,11 @@ class DatasetSamples(Samples):
             *([collate.hash] if self.collate else []),
         )
         return Identity(_with_prefix(hash_, [content] if content else []), gaps)
+
+
+def _has_columns(dataset: Any) -> bool:
+    """Whether it is a data set of Hugging Face."""
+    return hasattr(dataset, "column_names")
 
 
 def _collated(function: Callable[[list[Any]], Any], columns: Columns, items: list[Any]) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ sample alone: not on order, loader workers, processes, or files added beside it.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -69,6 +70,10 @@ class Samples:
         """All samples as one tensor ``(n, …)``, images ``(n, C, H, W)``; None where they must be loaded one by one."""
         return None
 
+    def column(self, name: str) -> list[Any]:
+        """A column of a table of samples, read without the images beside it; of classes their names."""
+        raise InputError(f"DATA: there is no column {name!r} of {printable(self.origin)}; pass one value per sample.")
+
     def path(self, index: int) -> Path | None:
         """The file of a sample; None where samples are not files."""
         return None
@@ -123,9 +128,9 @@ def class_index(label: Any) -> int:
     if "bool" not in str(getattr(label, "dtype", type(label))):
         with suppress(TypeError):
             return operator.index(label)
-    if getattr(label, "ndim", 0) or isinstance(label, (list, tuple)):
+    if math.prod(getattr(label, "shape", ())) != 1 or isinstance(label, (list, tuple)):
         raise InputTypeError(f"a label must be one class index: {MULTI_LABEL}.")
-    got = "none" if label is None else type(label).__name__
+    got = "none" if label is None else getattr(label, "dtype", type(label).__name__)
     raise InputTypeError(f"a label must be a class index (an integer), got {got}.")
 
 

@@ -64,6 +64,10 @@ class View(Samples):
         ids = self.whole.ids
         return [ids[row] for row in self.rows]
 
+    def column(self, name: str) -> list[Any]:
+        values = self.whole.column(name)
+        return [values[row] for row in self.rows]
+
     def path(self, index: int) -> Path | None:
         return self.whole.path(int(self.rows[index]))
 
