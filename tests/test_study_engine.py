@@ -139,6 +139,51 @@ def test_the_revision_is_git_s_and_says_whether_files_changed(tmp_path):
     assert source_revision(package) == f"{revision}+changes"
 
 
+def stored_rows(folder):
+    """Loss and seed of every row of a study's CSV, in its order."""
+    with (folder / "rows.csv").open() as file:
+        return [(row["loss"], row["seed"]) for row in csv.DictReader(file)]
+
+
+def test_a_part_of_a_study_leaves_the_rows_of_the_other_parts(toy, tmp_path, monkeypatch):
+    run = {"scale": "smoke", "out": tmp_path, "progress": False}
+    folder = tmp_path / "toy-smoke"
+    study("toy", where="loss=el:0.75", seeds=2, **run)
+    results = study("toy", where="loss=ce and seed=1", **run)
+    assert [(row["loss"], row["seed"]) for row in results.rows] == [("ce", 1)]  # what was asked for
+    assert (results.finished, results.cells) == (1, 1)
+    assert stored_rows(folder) == [("el:0.75", "0"), ("ce", "1"), ("el:0.75", "1")]  # everything, as a whole run has it
+    assert "el:0.75" in (folder / "tables.md").read_text()
+    main(["study", "table", "toy", "--scale", "smoke", "--out", str(tmp_path), "--where", "loss=el:0.75"])
+    (folder / "cells/damaged.json").write_text("{")
+    (folder / "cells/empty.json").write_text('{"key": "", "rows": []}')
+    study("toy", where="seed=1", **run)
+    assert len(stored_rows(folder)) == 3
+    assert len(CALLS) == 3
+    monkeypatch.setattr(engine, "package_hash", lambda: "another version")
+    study("toy", where="loss=ce and seed=0", **run)
+    assert stored_rows(folder) == [("ce", "0")]  # results of another source are not mixed with these
+
+
+def test_rows_of_other_data_are_not_mixed_with_these(toy, tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "numbers.csv").write_text(name)
+    run = {"scale": "quick", "out": tmp_path, "progress": False}
+    study("toy", where="loss=ce", data=tmp_path / "first", **run)
+    study("toy", where="loss=el:0.75 and seed=2", data=tmp_path / "second", **run)
+    assert stored_rows(tmp_path / "toy-quick") == [("el:0.75", "2")]
+    study("toy", where="loss=el:0.75 and seed=0", data=tmp_path / "first", **run)
+    assert stored_rows(tmp_path / "toy-quick") == [("ce", "0"), ("el:0.75", "0"), ("ce", "1"), ("ce", "2")]
+
+
+@pytest.mark.parametrize("minutes", [-1, float("nan"), "soon"])
+def test_minutes_are_a_number_from_zero(toy, tmp_path, minutes):
+    with pytest.raises(InputError, match="minutes must be"):
+        study("toy", scale="smoke", out=tmp_path, minutes=minutes, progress=False)
+    assert not CALLS
+
+
 def test_no_cell_begins_after_the_minutes(toy, tmp_path):
     results = study("toy", scale="smoke", out=tmp_path, minutes=0, progress=False)
     assert (len(CALLS), results.finished) == (0, 0)

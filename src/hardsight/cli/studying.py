@@ -114,7 +114,8 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         return {"study": name, "rows": results.rows}
     print(printed)
     if action == "run":
-        print(f"\n{results.finished:,} of {results.cells:,} cells are finished; wrote {results.path}/")
+        wrote = f"; wrote {results.path}/" if results.rows else ""
+        print(f"\n{results.finished:,} of {results.cells:,} cells are finished{wrote}")
     if "to" in shown:
         _write(shown["to"], f"{results.markdown(measures, where)}\n{_MARK}\n")
     lines = {
