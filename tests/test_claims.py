@@ -123,6 +123,12 @@ def test_the_same_within_a_bound_is_two_one_sided_tests(gain, verdict):
     assert (nothing.verdict, nothing.value) == (verdict, pytest.approx(gain))
 
 
+def test_equal_numbers_are_the_same_without_a_test():
+    line = judge(rows_of({"el": EASE, "ce": EASE}), "same", expected="±0.005")
+    assert (line.verdict, line.n, line.p) == ("yes", SEEDS, None)
+    assert verdict_of([line]) == "holds"
+
+
 @pytest.mark.parametrize(
     ("expected", "verdict"), [("> 2", "yes"), ("< 2", "no"), ("> 4", "no"), ("< 4", "yes"), ("> 3", "not shown")]
 )
@@ -204,7 +210,8 @@ def test_why_there_are_few_seeds_is_said_below_five(n, shown):
     lines = tuple((on, Finding("yes", "", number)) for on, number in (("a", n), ("b", n)))
     book = Ledger((Entry(claim, "holds", (*lines, ("c", Finding("not measured", "", 1)))),), ROWS)
     assert [row["n"] for row in book.rows("EL")] == [shown]
-    assert [row["measured"] for row in book.headlines()] == ["a: ; b: ; c:  (why)" if n < 5 else "a: ; b: ; c: "]
+    (headline,) = book.headlines()
+    assert ("why" in headline) == (n < 5)
 
 
 def test_the_summary_counts_what_is_decided():
@@ -354,6 +361,13 @@ def test_every_claim_with_rows_is_about_rows_that_are_there(claim):
             for level in among:
                 present = any(matches({name: ""} | line, {name: [level]}) for line in levels)
                 assert present, f"no rows of {name}={level}"
+
+
+@pytest.mark.parametrize("claim", [c for c in all_claims() if c.rows and c.effect], ids=lambda claim: claim.claim[:60])
+def test_the_paper_s_effect_is_one_that_could_be_reached_here(claim):
+    results = read_results(claim.study, [ROWS / name for name in claim.rows])
+    for part in pairs(claim, results):  # shares: a gain of 2 points on 99% is excluded whatever is measured
+        assert 0 <= part.base.mean() + claim.effect <= 1
 
 
 def test_a_claim_whose_rows_vanish_is_not_run(tmp_path):

@@ -39,7 +39,7 @@ _COMMAND = "hardsight study claims --rows docs/results --to docs/results/claims.
 _LEAD = (
     "Every claim that the three papers make about data, in their abstracts, captions and text, judged by fixed rules "
     "from measurements that are committed beside this page. Trainings here are shorter than in the papers and often "
-    "use other networks or data: a verdict is about what was run here, which the column data describes."
+    "use other networks or data: a verdict is about what was run here."
 )
 _LEVEL = 0.05
 _MOST_LINES = 2  # that the summary shows one by one
@@ -111,12 +111,12 @@ class Entry(NamedTuple):
         if len(measured) <= _MOST_LINES:
             return self.measured
         counts = Counter(supports(measured))
-        kind = "nets" if JUDGES[self.claim.judge].of == "run" else "lines"
+        kind = "nets" if JUDGES[self.claim.judge].of == "run" else "comparisons"
         texts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (YES, PARTLY, NO, NOT_SHOWN) if counts[verdict])
         first, last = (pick(measured, key=lambda finding: finding.value or 0) for pick in (min, max))
         if kind == "nets":
             return f"of {len(measured)} nets: {texts}"
-        return f"of {len(measured)} lines: {texts}; from {first.measured} to {last.measured}"
+        return f"of {len(measured)} {kind}: {texts}; from {first.measured} to {last.measured}"
 
     @property
     def caveat(self) -> str:
@@ -266,24 +266,22 @@ class Ledger(Result):
         """How many claims were decided, and how."""
         counts = Counter(entry.verdict for entry in self.entries)
         return (
-            f"Of {len(self.entries)} claims {counts[HOLDS] + counts[IN_PART] + counts[FAILS]} are decided here: "
+            f"Of {len(self.entries)} claims, {counts[HOLDS] + counts[IN_PART] + counts[FAILS]} are decided here: "
             f"**{counts[HOLDS]} hold, {counts[IN_PART]} hold in part, {counts[FAILS]} do not hold**. {counts[OPEN]} "
             f"were measured without a clear answer, {counts[NOT_RUN]} have not been run, and {counts[NOT_TESTABLE]} "
             "need data or weights that are not here. "
-            f"A † means: not after a correction over all {self.tests} tests of the page."
+            f"† marks a verdict that changes if p-values are corrected over all {self.tests} tests of the page."
         )
 
-    def headlines(self) -> list[dict[str, Any]]:
-        """The most important claims in short."""
-        return [
-            {
-                "verdict": _marked(entry), "claim": _titled(entry.claim),
-                "measured": f"{entry.brief} ({entry.caveat})" if entry.caveat else entry.brief,
-                "data": entry.claim.data,
-            }
-            for entry in self.entries
-            if entry.claim.headline
-        ]  # fmt: skip
+    def headlines(self) -> list[str]:
+        """The most important claims in short, by verdict: what was measured, and on what."""
+        lines = []
+        for entry in sorted(self.entries, key=lambda entry: VERDICTS.index(entry.verdict)):
+            if entry.claim.headline:
+                data = entry.claim.data.partition(" (paper")[0]
+                measured = f"{entry.brief}; {entry.caveat}" if entry.caveat else entry.brief
+                lines.append(f"**{entry.verdict}**{_mark(entry)} – {_titled(entry.claim)}: {measured} ({data})")
+        return lines
 
     def rows(self, paper: str) -> list[dict[str, Any]]:
         """A paper's claims, one row each."""
@@ -329,7 +327,7 @@ class Ledger(Result):
     def sections(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
         """Title, text and table of every part of the page."""
         if headlines := self.headlines():
-            yield "In short", f"{self.sentence()} The most important ones:", headlines
+            yield "In short", "\n\n".join([self.sentence(), "\n".join(f"- {line}" for line in headlines)]), []
         yield "By paper", "" if headlines else self.sentence(), self.summary()
         yield "How to read a verdict", _MEANING.format(tests=self.tests).strip(), []
         for paper in self.papers:
@@ -370,7 +368,9 @@ class Ledger(Result):
         for title, text, rows in self.sections():
             body.append(f"<h2>{html.escape(title)}</h2>")
             body += map(_html, filter(None, text.split("\n\n")))
-            body += [html_table(rows)] if rows else []
+            if rows:
+                kind = "long" if "measured" in rows[0] else "short"
+                body.append(f'<div class="{kind}">{html_table(rows)}</div>')
         return html_page(_TITLE, body, wrap=True)
 
 
@@ -397,8 +397,12 @@ def _where(claim: Claim) -> str:
     return f"{claim.paper}, {claim.source}"
 
 
+def _mark(entry: Entry) -> str:
+    return "" if entry.stands else " †"
+
+
 def _marked(entry: Entry) -> str:
-    return entry.verdict + ("" if entry.stands else " †")
+    return entry.verdict + _mark(entry)
 
 
 def _few(entry: Entry) -> str:
