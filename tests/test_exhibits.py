@@ -18,12 +18,13 @@ import hardsight as hs
 from hardsight.cli import main
 from hardsight.cli.options import _check_flags, _given, structure
 from hardsight.data import open_data
+from hardsight.errors import InputError
 from hardsight.figures import FIGURES
 from hardsight.figures.sweeps import Panel, Point, plot_sweeps
 from hardsight.losses.grammar import parse_loss
 from hardsight.networks import NETWORKS
 from hardsight.presets import PRESETS
-from hardsight.studies import STUDIES, Results, exhibits, gathered, quoted, read_results, study
+from hardsight.studies import STUDIES, Results, engine, exhibits, gathered, quoted, read_results, study
 from hardsight.studies.tables import conditions, published, sweep_panels
 
 # The highest number of a caption in each paper with its appendix.
@@ -120,6 +121,35 @@ def test_a_gathered_table_names_lines_that_its_studies_have(name):
                 assert len(levels) == 1
                 assert set(levels) <= set(allowed)
     assert all(row.keys() == gathered.table_rows(name, {})[0].keys() for row in gathered.table_rows(name, {}))
+
+
+def test_a_gathered_table_is_run_as_far_as_its_data_are_there(tmp_path, monkeypatch, capsys):
+    runs = {}
+    monkeypatch.setattr(engine, "study", lambda name, *, where, **options: runs.update({name: where}))
+    run = ["study", "run", "amc-table-1", "--scale", "paper", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        main(run)
+    assert "mnist.npz" in capsys.readouterr().err
+    assert not runs
+    for name in ("svhn.npz", "cifar10.npz"):
+        (tmp_path / name).touch()
+    main(run)
+    assert runs["amc-images"]["setting"] == "cifar10|svhn"
+    assert "amc-pairs" in runs
+    message = capsys.readouterr().err
+    assert "mnist.npz" in message
+    assert "cifar100.npz" in message
+    runs.clear()
+    main(["study", "run", "el-table-3", *run[3:]])  # iNaturalist comes first, CIFAR-10 is there
+    assert list(runs) == ["cifar10-lt"]
+    assert "train2018.json" in capsys.readouterr().err
+    (tmp_path / "svhn.npz").unlink()
+    (tmp_path / "cifar100.npz").touch()
+    assert gathered.with_data("amc-images", "paper", {"setting": "svhn|cifar100-coarse"}, tmp_path) == (
+        {"setting": "cifar100-coarse"}, ["svhn.npz"],
+    )  # fmt: skip
+    with pytest.raises(InputError, match="data must name"):
+        gathered.with_data("amc-images", "paper", {}, None)
 
 
 @pytest.mark.parametrize("name", gathered.FIGURES)

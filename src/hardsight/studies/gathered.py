@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardsight.errors import InputError
+from hardsight.errors import InputError, MissingPathError
 from hardsight.printing import interval, number_text, text_table
 from hardsight.studies.papertables import FIGURES, TABLES, Entry, Gathered
 from hardsight.studies.rowfiles import read_results
-from hardsight.studies.study import STUDIES
+from hardsight.studies.study import STUDIES, data_file
 from hardsight.studies.tables import (
     Line,
     Results,
@@ -169,6 +169,33 @@ def needed(name: str, study: str, scale: str) -> dict[str, str]:
     return where
 
 
+def with_data(name: str, scale: str, where: Mapping[str, str], data: Path | None) -> tuple[dict[str, str], list[str]]:
+    """The levels of a study whose data are in a folder, as `where` of `hardsight.study`, and the files that it lacks.
+
+    Raises:
+        MissingPathError: No level has its data.
+    """
+    kind, asked = STUDIES[name], conditions(where, STUDIES[name].factors)
+    for file in kind.files(scale, {}):
+        data_file(file, data)
+    kept, lacking = dict(where), dict[str, None]()
+    for factor, levels in kind.levels(scale).items():
+        there, error = [], None
+        for level in asked.get(factor, levels):
+            try:
+                for file in kind.data.get(level, ()):
+                    data_file(file, data)
+                there.append(level)
+            except MissingPathError as missing:
+                error = error or missing
+                lacking[file.replace("|", " or ")] = None
+        if error is not None:
+            if not there:
+                raise error
+            kept[factor] = "|".join(there)
+    return kept, list(lacking)
+
+
 def gathered_figure(name: str, results: Mapping[str, Results], where: str = "") -> Figure:
     """A figure of a paper whose panels are sweeps of several studies.
 
@@ -184,4 +211,6 @@ def gathered_figure(name: str, results: Mapping[str, Results], where: str = "") 
         if study in results:
             measured = sweep_panels(results[study], where=where)
             panels += [panel._replace(title=f"{study} {panel.title}".strip()) for panel in measured]
+    if not panels:
+        raise InputError(f"rows: there is nothing to draw yet; begin with: hardsight study run {name}.")
     return plot_sweeps(panels)
