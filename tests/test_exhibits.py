@@ -58,6 +58,9 @@ def test_every_exhibit_has_commands_that_exist_or_a_reason(exhibit):
     for command in exhibit.commands:
         if command.startswith("python -c "):
             _, _, code = shlex.split(command)
+            if "build_network" in code:
+                exec(code)
+                continue
             assert "at_every_level" in code
             assert hs.questions.DEGRADATIONS[code.split("out='")[1].split("'")[0]]
             compile(code, "exhibit", "exec")

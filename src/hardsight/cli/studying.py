@@ -80,7 +80,11 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         for paper in dict.fromkeys(exhibit.paper for exhibit in exhibits()):
             lines = [line for exhibit in exhibits() if exhibit.paper == paper for line in _shown(exhibit)]
             print("\n".join(["", *text_table(lines, {"exhibit": paper, "shows": "shows", "command": "command"})]))
-        print("\nRun these where the data sets are. DIR is the folder that holds them, FILE a pretrained checkpoint.")
+        print(
+            "\nRun these where the data sets are. DIR is the folder that holds them, FILE a pretrained checkpoint, and "
+            "coarse.csv a table with the columns class and coarse.\n"
+            "Figures of trainings show one network; train others with --model, and name their runs as well."
+        )
         return {"studies": studies, "exhibits": [exhibit._asdict() for exhibit in exhibits()]}
     if action == "claims":
         return _claims(name, options)
