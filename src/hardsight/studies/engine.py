@@ -113,7 +113,7 @@ def study(
     runner = _Runner(declared, scale, folder, checkpoint, network, place, find_device(device), cells)
     errors: list[Exception] = []
     computed, missing = 0, list(cells)
-    with disk_errors(runner.place), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
+    with disk_errors(runner.place, "out"), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
         while missing:
             before = len(missing)
             for cell in list(missing):

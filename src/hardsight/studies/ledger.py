@@ -53,7 +53,7 @@ _MEANING = f"""
 - **{HOLDS}**: on every line that the claim is about (a loss, a network, a pair of domains) the 95% interval lies on
   the claimed side.
 - **{IN_PART}**: on some lines; or a rule with several parts is met in part.
-- **{FAILS}**: on no line, and on one or more the interval lies on the other side, or short of the effect that the
+- **{FAILS}**: on no line, and on at least one the interval lies on the other side, or short of the effect that the
   paper reports.
 - **{OPEN}**: no line decides. The interval contains 0 and does not exclude the paper's effect, or there are fewer than
   three seeds. More seeds could tell.
@@ -62,8 +62,8 @@ _MEANING = f"""
 
 The last three say nothing about the claim; they differ in what would help.
 
-Intervals are Student's over seeds, paired by seed, if nothing else is said. p-values are corrected by Holm's method
-over the lines of a claim, and a line counts only if the corrected one is below 0.05, too. † marks a verdict that
+Intervals are Student's over seeds, paired by seed, unless stated otherwise. p-values are corrected by Holm's method
+over the lines of a claim, and a line counts only if its corrected p-value is below 0.05 as well. † marks a verdict that
 changes if the correction is over **all** {{tests}} lines of the page with a test. Recorded trainings are judged network
 by network, by the rules at the end: intervals are over images, and nothing is corrected.
 """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hardsight.errors import InputError
-from hardsight.printing import Result, cell, html_table, interval, text_table
+from hardsight.printing import Result, cell, html_table, interval, number_text, text_table
 from hardsight.registry import did_you_mean
 from hardsight.stats import holm, paired_difference, pooled_difference
 from hardsight.studies.study import Study
@@ -191,7 +191,7 @@ class Results(Result):
                 if any(other.pairs not in (0, other.n) for other in lines):
                     row["pairs"] = line.pairs or None
                 spread = f" ± {factor * line.sd:{style}}" if math.isfinite(line.sd) else ""
-                row["mean ± sd"] = f"{factor * line.mean:{style}}{spread}"
+                row["mean ± sd"] = f"{number_text(factor * line.mean, style)}{spread}"
                 if any(other.pairs for other in lines):
                     difference, low, high = (factor * number for number in (line.difference, line.low, line.high))
                     row[f"difference to {self.study.baseline}"] = interval(difference, low, high, f"+{style}")
@@ -199,7 +199,7 @@ class Results(Result):
                 if any(math.isfinite(other.p_pooled) for other in lines):
                     row[f"p (pooled t, {self.study.pooled})"] = line.p_pooled
                 if any(math.isfinite(other.paper) for other in lines):
-                    row["paper"] = f"{factor * line.paper:{style}}" if math.isfinite(line.paper) else None
+                    row["paper"] = number_text(factor * line.paper, style) if math.isfinite(line.paper) else None
                 rows.append(row)
             if rows:
                 yield f"{measure.title}{', in %' if measure.percent else ''}{self._start}", rows
