@@ -126,6 +126,14 @@ def test_a_gathered_table_names_lines_that_its_studies_have(name):
     assert all(row.keys() == gathered.table_rows(name, {})[0].keys() for row in gathered.table_rows(name, {}))
 
 
+def test_rows_without_a_question_leave_its_cells_open(tmp_path):
+    rows = [{"arm": arm, "seed": 0, "question": "accuracy", "metric": "accuracy", "value": 0.9} for arm in ("ce", "el")]
+    results = Results(STUDIES["consequences-mnist"], rows, tmp_path, 0)
+    table = gathered.table_rows("el-table-4", {"consequences-mnist": results})
+    assert [row["AUROC, paper"] for row in table] == ["0.9568", "0.9804"]
+    assert not any("AUROC" in row for row in table)  # a column without numbers is left out
+
+
 def test_a_gathered_table_is_run_as_far_as_its_data_are_there(tmp_path, monkeypatch, capsys):
     runs = {}
     monkeypatch.setattr(engine, "study", lambda name, *, where, **options: runs.update({name: where}))

@@ -20,6 +20,7 @@ from hardsight.studies.tables import (
     Results,
     conditions,
     markdown_table,
+    matches,
     published_row,
     sweep_panels,
 )
@@ -103,7 +104,9 @@ def _line(results: Results | None, entry: Entry) -> Line | None:
     """The line of a study's tables that an entry names; None where it is not measured."""
     if results is None:
         return None
-    lines = results.lines(entry.measure, entry.where)
+    wanted = conditions(entry.where, (*results.study.factors, *results.study.details))
+    named = ((line, dict(zip(results.columns, line.levels, strict=True))) for line in results.lines(entry.measure))
+    lines = [line for line, levels in named if matches(levels, wanted)]  # a small scale may lack levels of details
     if len(lines) > 1:
         raise InputError(f"{results.study.name}: {entry.where} names {len(lines)} lines, expected one.")
     return lines[0] if lines else None
