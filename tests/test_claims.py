@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -433,6 +434,16 @@ def test_a_verdict_that_needs_the_tests_of_the_page_to_be_few_is_marked():
     tests = sum(line.p is not None for entry in entries for _, line in entry.lines)
     assert 2 * weak.p < 0.05 < (tests - 60) * weak.p
     assert (translation.verdict, translation.stands) == ("partly", False)
+
+
+@pytest.mark.parametrize(("p_effect", "stands"), [(1e-9, True), (0.03, False)])
+def test_an_excluded_effect_is_corrected_over_the_page_as_an_effect(monkeypatch, p_effect, stands):
+    module = sys.modules[ledger.__module__]
+    several = tuple(Claim("EL", "", f"Claim {k}.", "toy", "difference") for k in range(4))
+    monkeypatch.setattr(module, "all_claims", lambda: several)
+    monkeypatch.setattr(module, "judge_claim", lambda *_: (("", line("no", 0.6, p_effect)),))
+    entries = ledger(ROWS).entries
+    assert [(entry.verdict, entry.stands) for entry in entries] == [("does not hold", stands)] * 4
 
 
 def test_recorded_verdicts_follow_from_the_numbers_beside_them():
