@@ -111,6 +111,8 @@ def study(
     folder, checkpoint = (None if path is None else Path(path) for path in (data, weights))
     place = Path(out) / f"{name}-{scale}"
     runner = _Runner(declared, scale, folder, checkpoint, network, place, find_device(device), cells)
+    if outdated := sum(runner.is_outdated(*cell) for cell in cells):
+        alarm(f"{name}: {outdated:,} cells are finished with other source, settings or data, and are not used.", "note")
     errors: list[Exception] = []
     computed, missing = 0, list(cells)
     with disk_errors(runner.place, "out"), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
@@ -215,6 +217,12 @@ class _Runner:
         except (OSError, StateError):
             return None
         return stored["rows"] if stored["key"] == key else None
+
+    def is_outdated(self, levels: Mapping[str, str], seed: int) -> bool:
+        """Whether a cell is finished, but with another key."""
+        file, _, _ = self._place(levels, seed)
+        stem, _, _ = file.stem.rpartition("-")
+        return not file.exists() and any(file.parent.glob(f"{stem}-{'?' * 8}.json"))
 
     def compute(self, levels: Mapping[str, str], seed: int) -> bool:
         """Compute a cell and store it; False if another process is at it."""
