@@ -126,6 +126,14 @@ def test_a_gathered_table_names_lines_that_its_studies_have(name):
     assert all(row.keys() == gathered.table_rows(name, {})[0].keys() for row in gathered.table_rows(name, {}))
 
 
+@pytest.mark.parametrize(("scale", "noted"), [("quick", True), ("paper", False)])
+def test_a_table_of_another_scale_says_so(tmp_path, scale, noted):
+    rows = [{"loss": "ce", "seed": 0, "accuracy": 0.9}]  # quick: digits, where the row says CIFAR-10
+    results = {"amc-pairs": Results(STUDIES["amc-pairs"], rows, tmp_path, 0, scale)}
+    for text in (gathered.table_text("amc-table-1", results, scale), gathered.table_markdown("amc-table-1", results)):
+        assert ("scale quick" in text.replace("--scale quick", "")) == noted
+
+
 def test_rows_without_a_question_leave_its_cells_open(tmp_path):
     rows = [{"arm": arm, "seed": 0, "question": "accuracy", "metric": "accuracy", "value": 0.9} for arm in ("ce", "el")]
     results = Results(STUDIES["consequences-mnist"], rows, tmp_path, 0)

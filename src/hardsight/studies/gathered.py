@@ -137,16 +137,22 @@ def table_text(name: str, results: Mapping[str, Results], scale: str = "paper") 
     """
     table = TABLES[name]
     parts = [] if table.quoted is None else [["As the paper prints it:", *text_table(table.quoted().to_pylist())]]
-    parts += [[table.title, *text_table(table_rows(name, results))], missing(name, results, scale)]
+    parts += [[_title(table, results), *text_table(table_rows(name, results))], missing(name, results, scale)]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def table_markdown(name: str, results: Mapping[str, Results]) -> str:
     """The table, and what the paper prints where it is quoted, as Markdown."""
     table = TABLES[name]
-    parts = [f"# {table.title}", markdown_table(table_rows(name, results))]
+    parts = [f"# {_title(table, results)}", markdown_table(table_rows(name, results))]
     parts += [] if table.quoted is None else ["## As the paper prints it", markdown_table(table.quoted().to_pylist())]
     return "\n\n".join(parts) + "\n"
+
+
+def _title(table: Gathered, results: Mapping[str, Results]) -> str:
+    """The title of a table; rows name data and networks of the scale paper, which others do not have."""
+    scales = sorted({part.scale for part in results.values()} - {"paper"})
+    return f"{table.title} (scale {' and '.join(scales)}: smaller than the rows name)" if scales else table.title
 
 
 def missing(name: str, results: Mapping[str, Results], scale: str = "paper") -> list[str]:
