@@ -215,6 +215,15 @@ def test_why_there_are_few_seeds_is_said_below_five(n, shown):
     assert ("why" in headline) == (n < 5)
 
 
+def test_what_rows_say_about_themselves_is_counted(tmp_path):
+    (tmp_path / "toy.csv").write_text("seed,revision,torch,hardware\n0,abc,2.1,\n1,,2.1,\n")
+    book = Ledger((Entry(Claim("EL", "", "", "toy", rows=("toy.csv", "absent.csv")), "not run", ()),), tmp_path)
+    there, absent = book.provenance()
+    assert (there["number"], there["seed"], there["versions"]) == (2, "yes", "yes")
+    assert (there["revision"], there["hardware"], there["command"]) == ("1 of them", "–", "–")
+    assert (absent["number"], absent["seed"]) == (0, "–")
+
+
 def test_the_summary_counts_what_is_decided():
     def entry(verdict):
         return Entry(Claim("EL", "", "", "toy", "difference"), verdict, ())
