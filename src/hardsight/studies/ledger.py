@@ -288,7 +288,8 @@ class Ledger(Result):
         return [
             {
                 "verdict": _marked(entry), "claim": entry.claim.claim, "where": entry.claim.source,
-                "measured": entry.measured, "n": _few(entry), "data": entry.claim.data, "study": _study(entry.claim),
+                "measured": entry.measured, "n": _few(entry), "data": entry.claim.data,
+                "study": entry.claim.study or "–",
             }
             for entry in self.papers.get(paper, ())
         ]  # fmt: skip
@@ -296,7 +297,7 @@ class Ledger(Result):
     def doubts(self) -> list[dict[str, Any]]:
         """What was checked where a paper is contradicted, and other caveats."""
         return [
-            {"verdict": entry.verdict, "claim": f"{entry.claim.claim} ({_where(entry.claim)})",
+            {"verdict": entry.verdict, "claim": f"{entry.claim.claim} ({entry.claim.paper}, {entry.claim.source})",
              "checked": entry.claim.checked}
             for entry in sorted(self.entries, key=lambda entry: entry.verdict != FAILS)
             if entry.claim.checked
@@ -393,10 +394,6 @@ def _titled(claim: Claim) -> str:
     return claim.headline if claim.paper in claim.headline else f"{claim.paper}: {claim.headline}"
 
 
-def _where(claim: Claim) -> str:
-    return f"{claim.paper}, {claim.source}"
-
-
 def _mark(entry: Entry) -> str:
     return "" if entry.stands else " †"
 
@@ -407,7 +404,3 @@ def _marked(entry: Entry) -> str:
 
 def _few(entry: Entry) -> str:
     return f"{entry.n} ({entry.caveat})" if entry.caveat else entry.n
-
-
-def _study(claim: Claim) -> str:
-    return claim.study or "–"
