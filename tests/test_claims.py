@@ -215,6 +215,13 @@ def test_why_there_are_few_seeds_is_said_below_five(n, shown):
     assert ("why" in headline) == (n < 5)
 
 
+def test_the_summary_of_several_lines_names_the_least_and_the_most():
+    texts = {0.02: "+2.00 [+1.00, +3.00] points, 5 seeds", -0.01: "−1.00 [−3.00, +1.00] points, 5 seeds", 0.01: "x"}
+    lines = tuple((text, Finding("yes" if value > 0 else "no", text, 5, value)) for value, text in texts.items())
+    brief = Entry(Claim("EL", "", "", "toy", "difference"), "partly", lines).brief
+    assert brief == "of 3 comparisons: 2 yes, 1 no; from −1.00 to +2.00 points, 5 seeds"
+
+
 def test_what_rows_say_about_themselves_is_counted(tmp_path):
     (tmp_path / "toy.csv").write_text("seed,revision,torch,hardware\n0,abc,2.1,\n1,,2.1,\n")
     book = Ledger((Entry(Claim("EL", "", "", "toy", rows=("toy.csv", "absent.csv")), "not run", ()),), tmp_path)

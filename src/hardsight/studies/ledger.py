@@ -111,12 +111,12 @@ class Entry(NamedTuple):
         if len(measured) <= _MOST_LINES:
             return self.measured
         counts = Counter(supports(measured))
-        kind = "nets" if JUDGES[self.claim.judge].of == "run" else "comparisons"
         texts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (YES, PARTLY, NO, NOT_SHOWN) if counts[verdict])
-        first, last = (pick(measured, key=lambda finding: finding.value or 0) for pick in (min, max))
-        if kind == "nets":
+        if JUDGES[self.claim.judge].of == "run":
             return f"of {len(measured)} nets: {texts}"
-        return f"of {len(measured)} {kind}: {texts}; from {first.measured} to {last.measured}"
+        first, last = (pick(measured, key=lambda finding: finding.value or 0).measured for pick in (min, max))
+        last = re.sub(r" \[.*?\]", "", last)  # intervals are in the tables
+        return f"of {len(measured)} comparisons: {texts}; from {first.partition(' [')[0]} to {last}"
 
     @property
     def caveat(self) -> str:
