@@ -151,6 +151,8 @@ def test_a_page_says_first_how_many_lines_differ(tmp_path):
     assert sentence in page
     assert page.index(sentence) < page.index("<table>")
     assert "16 cells" in page  # how many there should be is not known of a file
+    above = read(tmp_path / "b.csv", lines_of(ce=CE, mirror=more))
+    assert above.sentence("accuracy").endswith("1 are above it, 0 below, and 0 not shown to differ.")
 
 
 def test_lines_of_a_figure_are_named_once_and_numbers_with_their_column(tmp_path):
