@@ -236,8 +236,8 @@ class Results(Result):
         shown = [line.difference for line in tested if line.p_holm < 0.05]
         above, below = (sum(sign * difference > 0 for difference in shown) for sign in (1, -1))
         return (
-            f"{self.study.measures[measure].title}: of {len(tested)} lines compared with {self.study.baseline}, "
-            f"{above} are above it, {below} below, and {len(tested) - len(shown)} not shown to differ."
+            f"{self.study.measures[measure].title}, of {len(tested)} lines compared with {self.study.baseline}: "
+            f"{above} above it, {below} below, {len(tested) - len(shown)} not shown to differ."
         )
 
     def markdown(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:
