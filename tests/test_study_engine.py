@@ -163,8 +163,8 @@ def test_a_part_of_a_study_leaves_the_rows_of_the_other_parts(toy, tmp_path, mon
     assert len(stored_rows(folder)) == 3
     assert len(CALLS) == 3
     monkeypatch.setattr(engine, "package_hash", lambda: "another version")
-    study("toy", where="loss=ce and seed=0", **run)
-    assert stored_rows(folder) == [("ce", "0")]  # results of another source are not mixed with these
+    study("toy", where="loss=ce and seed=1", **run)
+    assert stored_rows(folder) == [("ce", "1")]  # results of another source are not mixed with these
 
 
 def test_rows_of_other_data_are_not_mixed_with_these(toy, tmp_path):
