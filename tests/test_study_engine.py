@@ -68,7 +68,7 @@ def test_what_is_there_is_not_computed_again_and_a_killed_study_resumes(toy, tmp
     assert (len(CALLS), more.finished) == (9, 8)
 
 
-@pytest.mark.parametrize("change", ["settings", "version", "data", "code", "package", "damage"])
+@pytest.mark.parametrize("change", ["settings", "version", "data", "code", "package", "damage", "key"])
 def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_path, change, monkeypatch, capsys):
     (tmp_path / "numbers.csv").write_text("1")
     run = {"scale": "quick", "out": tmp_path / "out", "data": tmp_path, "progress": False}
@@ -86,11 +86,13 @@ def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_p
     elif change == "data":
         (tmp_path / "numbers.csv").write_text("2")
     else:
-        next((tmp_path / "out/toy-quick/cells").glob("*.json")).write_text("{")
+        file = next((tmp_path / "out/toy-quick/cells").glob("*.json"))
+        file.write_text("{" if change == "damage" else file.read_text().replace('"key": "', '"key": "other'))
     assert not capsys.readouterr().err
     results = study("toy", **run)
-    assert ("6 cells" in capsys.readouterr().err) == (change != "damage")  # that they are not used
-    assert len(CALLS) == (7 if change == "damage" else 12)
+    one = change in ("damage", "key")  # of one cell alone
+    assert ("6 cells" in capsys.readouterr().err) != one  # that they are not used
+    assert len(CALLS) == (7 if one else 12)
     assert results.finished == 6
     assert max(row["accuracy"] for row in results.rows) == (24 if change == "settings" else 12)
 
