@@ -143,6 +143,30 @@ def test_the_revision_is_git_s_and_says_whether_files_changed(tmp_path):
     assert source_revision(package) == f"{revision}+changes"
 
 
+def test_cells_of_another_checkpoint_or_network_are_computed_again(tmp_path):
+    @STUDIES.register(
+        "started", question="?", paper="", factors={}, measures={"x": Measure("x")}, scales={"smoke": Scale(1, 1)},
+        takes_weights=True, takes_network=True,
+    )  # fmt: skip
+    def measure(cell):
+        CALLS.append("scratch" if cell.weights is None else cell.weights.read_text())
+        return {"x": 1.0}
+
+    CALLS.clear()
+    try:
+        run, file = {"scale": "smoke", "out": tmp_path, "progress": False}, tmp_path / "weights.pt"
+        study("started", **run)
+        for content in ("first", "second", "first"):
+            file.write_text(content)
+            (row,) = study("started", weights=file, **run).rows
+            assert row["weights"] == "weights.pt"
+        assert CALLS == ["scratch", "first", "second"]  # what the first one gave is still there
+        study("started", network="timm:resnet10t", **run)
+        assert len(CALLS) == 4
+    finally:
+        del STUDIES["started"]
+
+
 def stored_rows(folder):
     """Loss and seed of every row of a study's CSV, in its order."""
     with (folder / "rows.csv").open() as file:
