@@ -134,6 +134,14 @@ def test_a_table_of_another_scale_says_so(tmp_path, scale, noted):
         assert ("scale quick" in text.replace("--scale quick", "")) == noted
 
 
+def test_printed_numbers_stand_where_the_papers_have_them():
+    rows = gathered.table_rows("el-table-5", {})
+    printed = [(row["original loss, paper"][:5], row["+ mirror bonus, paper"][:5]) for row in rows]
+    assert printed == [("99.42", "99.56"), ("99.56", "99.66"), ("99.63", "99.69")]
+    spearman = [gathered.table_rows(f"avh-table-{k}", {})[0] for k in (2, 6, 7, 8, 9)]
+    assert [float(row["AVH, paper"]) for row in spearman] == [0.36, 0.339, 0.349, 0.36, 0.367]
+
+
 def test_rows_without_a_question_leave_its_cells_open(tmp_path):
     rows = [{"arm": arm, "seed": 0, "question": "accuracy", "metric": "accuracy", "value": 0.9} for arm in ("ce", "el")]
     results = Results(STUDIES["consequences-mnist"], rows, tmp_path, 0)
