@@ -68,8 +68,8 @@ def test_what_is_there_is_not_computed_again_and_a_killed_study_resumes(toy, tmp
     assert (len(CALLS), more.finished) == (9, 8)
 
 
-@pytest.mark.parametrize("change", ["settings", "version", "data", "code", "package", "damage"])
-def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_path, change, monkeypatch):
+@pytest.mark.parametrize("change", ["settings", "version", "data", "code", "package", "damage", "key"])
+def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_path, change, monkeypatch, capsys):
     (tmp_path / "numbers.csv").write_text("1")
     run = {"scale": "quick", "out": tmp_path / "out", "data": tmp_path, "progress": False}
     study("toy", **run)
@@ -86,9 +86,13 @@ def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_p
     elif change == "data":
         (tmp_path / "numbers.csv").write_text("2")
     else:
-        next((tmp_path / "out/toy-quick/cells").glob("*.json")).write_text("{")
+        file = next((tmp_path / "out/toy-quick/cells").glob("*.json"))
+        file.write_text("{" if change == "damage" else file.read_text().replace('"key": "', '"key": "other'))
+    assert not capsys.readouterr().err
     results = study("toy", **run)
-    assert len(CALLS) == (7 if change == "damage" else 12)
+    one = change in ("damage", "key")  # of one cell alone
+    assert ("6 cells" in capsys.readouterr().err) != one  # that they are not used
+    assert len(CALLS) == (7 if one else 12)
     assert results.finished == 6
     assert max(row["accuracy"] for row in results.rows) == (24 if change == "settings" else 12)
 
@@ -137,6 +141,75 @@ def test_the_revision_is_git_s_and_says_whether_files_changed(tmp_path):
     (package / "__init__.py").write_text("x = 1")
     source_revision.cache_clear()
     assert source_revision(package) == f"{revision}+changes"
+
+
+def test_cells_of_another_checkpoint_or_network_are_computed_again(tmp_path):
+    @STUDIES.register(
+        "started", question="?", paper="", factors={}, measures={"x": Measure("x")}, scales={"smoke": Scale(1, 1)},
+        takes_weights=True, takes_network=True,
+    )  # fmt: skip
+    def measure(cell):
+        CALLS.append("scratch" if cell.weights is None else cell.weights.read_text())
+        return {"x": 1.0}
+
+    CALLS.clear()
+    try:
+        run, file = {"scale": "smoke", "out": tmp_path, "progress": False}, tmp_path / "weights.pt"
+        study("started", **run)
+        for content in ("first", "second", "first"):
+            file.write_text(content)
+            (row,) = study("started", weights=file, **run).rows
+            assert row["weights"] == "weights.pt"
+        assert CALLS == ["scratch", "first", "second"]  # what the first one gave is still there
+        study("started", network="timm:resnet10t", **run)
+        assert len(CALLS) == 4
+    finally:
+        del STUDIES["started"]
+
+
+def stored_rows(folder):
+    """Loss and seed of every row of a study's CSV, in its order."""
+    with (folder / "rows.csv").open() as file:
+        return [(row["loss"], row["seed"]) for row in csv.DictReader(file)]
+
+
+def test_a_part_of_a_study_leaves_the_rows_of_the_other_parts(toy, tmp_path, monkeypatch):
+    run = {"scale": "smoke", "out": tmp_path, "progress": False}
+    folder = tmp_path / "toy-smoke"
+    study("toy", where="loss=el:0.75", seeds=2, **run)
+    results = study("toy", where="loss=ce and seed=1", **run)
+    assert [(row["loss"], row["seed"]) for row in results.rows] == [("ce", 1)]  # what was asked for
+    assert (results.finished, results.cells) == (1, 1)
+    assert stored_rows(folder) == [("el:0.75", "0"), ("ce", "1"), ("el:0.75", "1")]  # everything, as a whole run has it
+    assert "el:0.75" in (folder / "tables.md").read_text()
+    main(["study", "table", "toy", "--scale", "smoke", "--out", str(tmp_path), "--where", "loss=el:0.75"])
+    (folder / "cells/damaged.json").write_text("{")
+    (folder / "cells/empty.json").write_text('{"key": "", "rows": []}')
+    study("toy", where="seed=1", **run)
+    assert len(stored_rows(folder)) == 3
+    assert len(CALLS) == 3
+    monkeypatch.setattr(engine, "package_hash", lambda: "another version")
+    study("toy", where="loss=ce and seed=1", **run)
+    assert stored_rows(folder) == [("ce", "1")]  # results of another source are not mixed with these
+
+
+def test_rows_of_other_data_are_not_mixed_with_these(toy, tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "numbers.csv").write_text(name)
+    run = {"scale": "quick", "out": tmp_path, "progress": False}
+    study("toy", where="loss=ce", data=tmp_path / "first", **run)
+    study("toy", where="loss=el:0.75 and seed=2", data=tmp_path / "second", **run)
+    assert stored_rows(tmp_path / "toy-quick") == [("el:0.75", "2")]
+    study("toy", where="loss=el:0.75 and seed=0", data=tmp_path / "first", **run)
+    assert stored_rows(tmp_path / "toy-quick") == [("ce", "0"), ("el:0.75", "0"), ("ce", "1"), ("ce", "2")]
+
+
+@pytest.mark.parametrize("minutes", [-1, float("nan"), "soon"])
+def test_minutes_are_a_number_from_zero(toy, tmp_path, minutes):
+    with pytest.raises(InputError, match="minutes must be"):
+        study("toy", scale="smoke", out=tmp_path, minutes=minutes, progress=False)
+    assert not CALLS
 
 
 def test_no_cell_begins_after_the_minutes(toy, tmp_path):

@@ -147,10 +147,16 @@ def test_a_page_says_first_how_many_lines_differ(tmp_path):
     less, same = ([a - b for a, b in zip(CE, of, strict=True)] for of in (GAINS, [0.01, -0.01, 0.02, -0.02]))
     results = read(tmp_path / "a.csv", [*lines_of(ce=CE, mirror=more, mse=less), *lines_of(el_exact=same)])
     page = results.page(["accuracy"])
-    sentence = "of 3 lines compared with ce, 1 are above it, 1 below, and 1 not shown to differ"
+    sentence = "of 3 lines compared with ce: 1 above it, 1 below, 1 not shown to differ"
     assert sentence in page
     assert page.index(sentence) < page.index("<table>")
     assert "16 cells" in page  # how many there should be is not known of a file
+    above = read(tmp_path / "b.csv", lines_of(ce=CE, mirror=more))
+    assert above.sentence("accuracy").endswith("1 above it, 0 below, 0 not shown to differ.")
+    weak = [a + b for a, b in zip(CE, [0.005, 0.02, 0.012, 0.022], strict=True)]
+    assert stats.ttest_rel(weak, CE).pvalue < 0.05 < 2 * stats.ttest_rel(weak, CE).pvalue
+    corrected = read(tmp_path / "c.csv", lines_of(ce=CE, mirror=weak, mse=weak))
+    assert corrected.sentence("accuracy").endswith("0 above it, 0 below, 2 not shown to differ.")
 
 
 def test_lines_of_a_figure_are_named_once_and_numbers_with_their_column(tmp_path):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardsight.cli.options import command, take
-from hardsight.errors import InputError
-from hardsight.printing import text_table
+from hardsight.errors import InputError, MissingPathError
+from hardsight.printing import alarm, text_table
 from hardsight.registry import did_you_mean
 from hardsight.runs import check_replaceable, disk_errors, is_page, write_text
 from hardsight.studies import engine, gathered
@@ -80,7 +80,11 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         for paper in dict.fromkeys(exhibit.paper for exhibit in exhibits()):
             lines = [line for exhibit in exhibits() if exhibit.paper == paper for line in _shown(exhibit)]
             print("\n".join(["", *text_table(lines, {"exhibit": paper, "shows": "shows", "command": "command"})]))
-        print("\nRun these where the data sets are. DIR is the folder that holds them, FILE a pretrained checkpoint.")
+        print(
+            "\nRun these where the data sets are. DIR is the folder that holds them, FILE a pretrained checkpoint, and "
+            "coarse.csv a table with the columns class and coarse.\n"
+            "Figures of trainings show one network; train others with --model, and name their runs as well."
+        )
         return {"studies": studies, "exhibits": [exhibit._asdict() for exhibit in exhibits()]}
     if action == "claims":
         return _claims(name, options)
@@ -114,7 +118,8 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         return {"study": name, "rows": results.rows}
     print(printed)
     if action == "run":
-        print(f"\n{results.finished:,} of {results.cells:,} cells are finished; wrote {results.path}/")
+        wrote = f"; wrote {results.path}/" if results.rows else ""
+        print(f"\n{results.finished:,} of {results.cells:,} cells are finished{wrote}")
     if "to" in shown:
         _write(shown["to"], f"{results.markdown(measures, where)}\n{_MARK}\n")
     lines = {
@@ -197,9 +202,9 @@ def _draw(to: Path, figure: Figure) -> None:
 
 
 def _run_all(name: str, scale: str, options: dict[str, Any]) -> None:
-    """Run the cells that a table or figure needs, study by study, in the time that is left."""
+    """Run the cells that a table or figure needs, as far as their data are there, in the time that is left."""
     start, minutes = time.monotonic(), options.pop("minutes", None)
-    weights = options.pop("weights", None)
+    weights, data, errors, ran = options.pop("weights", None), options.get("data"), list[Exception](), False
     for study in gathered.gathered(name).studies:
         more = dict(options)
         if minutes is not None:
@@ -209,7 +214,19 @@ def _run_all(name: str, scale: str, options: dict[str, Any]) -> None:
         if scale not in STUDIES[study].scales:
             print(f"{study} has no scale {scale}")
             continue
-        engine.study(study, where=gathered.needed(name, study, scale), **more)
+        try:
+            where, absent = gathered.with_data(study, scale, gathered.needed(name, study, scale), data)
+        except MissingPathError as error:
+            errors.append(error)
+            continue
+        if absent:
+            alarm(f"{study}: {data} has no {', '.join(absent)}; the rows that need it are left out.", "not run")
+        engine.study(study, where=where, **more)
+        ran = True
+    if errors and not ran:
+        raise errors[0]
+    for error in errors:
+        alarm(error, "not run")
 
 
 def _shown(exhibit: Exhibit) -> list[dict[str, str]]:

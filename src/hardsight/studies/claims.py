@@ -269,7 +269,10 @@ def _same(claim: Claim, results: Results) -> Iterator[tuple[str, Finding]]:
 
     def finding(values: np.ndarray, base: np.ndarray) -> Finding:
         value, low, high, _ = _numbers(paired_difference(values, base))
-        n, p = len(values), max(float(paired_difference(values - base - end).p) for end in (-bound, bound))
+        n = len(values)
+        if np.array_equal(values, base):  # there is nothing to test
+            return Finding(YES, f"equal in every seed, {units(claim, n)}", n, value, low, high)
+        p = max(float(paired_difference(values - base - end).p) for end in (-bound, bound))
         verdict = YES if -bound < low and high < bound else NO if low > bound or high < -bound else NOT_SHOWN
         return Finding(verdict, _text(claim, results, low, value, high, n), n, value, low, high, p)
 

@@ -4,7 +4,7 @@
 
     out/NAME-SCALE/cells/*.json   a finished cell: its key, rows, seconds, and how it was made
     out/NAME-SCALE/common/        trainings that several cells share; may be deleted when the study is complete
-    out/NAME-SCALE/rows.csv       all rows: one column per factor and detail, seed, measures, and how the row was made
+    out/NAME-SCALE/rows.csv       rows of all finished cells: a column per factor and detail, seed, measures, provenance
     out/NAME-SCALE/tables.md      means, differences to the baseline, and the paper's numbers
 """
 
@@ -14,8 +14,8 @@ import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -101,6 +101,7 @@ def study(
     if weights is not None and not Path(weights).is_file():
         raise MissingPathError(f"weights: there is no file {weights}.")
     named = [Option("seed", int, 0, Range(0)).check(seed, "where: seed") for seed in wanted.pop("seed", ())]
+    minutes = None if minutes is None else Option("minutes", float, None, Range(0)).check(minutes, "minutes")
     if seeds is None and named:
         seeds = max(named) + 1
     if network is not None and not declared.takes_network:
@@ -110,9 +111,11 @@ def study(
     folder, checkpoint = (None if path is None else Path(path) for path in (data, weights))
     place = Path(out) / f"{name}-{scale}"
     runner = _Runner(declared, scale, folder, checkpoint, network, place, find_device(device), cells)
+    if outdated := sum(runner.is_outdated(*cell) for cell in cells):
+        alarm(f"{name}: {outdated:,} cells are finished with other source, settings or data, and are not used.", "note")
     errors: list[Exception] = []
     computed, missing = 0, list(cells)
-    with disk_errors(runner.place), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
+    with disk_errors(runner.place, "out"), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
         while missing:
             before = len(missing)
             for cell in list(missing):
@@ -189,13 +192,20 @@ class _Runner:
             None if self.weights is None else data_hash(self.weights),
             *([] if self.network is None else [network_hash(self.network)]),
         )
-        files = {name for levels, _ in self.cells for name in study.files(self.scale, levels)}
-        self.hashes = {name: data_hash(Path(data_file(name, self.data))) for name in sorted(files)}
+        self.hashes: dict[str, str] = {}
+        for name in sorted({name for levels, _ in self.cells for name in study.files(self.scale, levels)}):
+            self._hash(name)  # a file that is missing is reported before anything is computed
+
+    def _hash(self, name: str) -> str:
+        """The content of a data file."""
+        if name not in self.hashes:
+            self.hashes[name] = data_hash(Path(data_file(name, self.data)))
+        return self.hashes[name]
 
     def _place(self, levels: Mapping[str, str], seed: int) -> tuple[Path, str, str]:
         """The file of a cell, its key, and the key of what it shares with others."""
         name = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in level) for level in levels.values())
-        common = content_hash(self.key, {file: self.hashes[file] for file in self.study.files(self.scale, levels)})
+        common = content_hash(self.key, {file: self._hash(file) for file in self.study.files(self.scale, levels)})
         key = content_hash(common, dict(levels), seed)
         return self.place / "cells" / f"{name[:80] or 'cell'}-{seed}-{key[:8]}.json", key, common
 
@@ -207,6 +217,12 @@ class _Runner:
         except (OSError, StateError):
             return None
         return stored["rows"] if stored["key"] == key else None
+
+    def is_outdated(self, levels: Mapping[str, str], seed: int) -> bool:
+        """Whether a cell is finished, but with another key."""
+        file, _, _ = self._place(levels, seed)
+        stem, _, _ = file.stem.rpartition("-")
+        return not file.exists() and any(file.parent.glob(f"{stem}-{'?' * 8}.json"))
 
     def compute(self, levels: Mapping[str, str], seed: int) -> bool:
         """Compute a cell and store it; False if another process is at it."""
@@ -252,15 +268,32 @@ class _Runner:
         return command + ("" if self.weights is None else " --weights FILE")
 
     def results(self) -> Results:
-        """The rows of all finished cells, also written as CSV and as tables."""
+        """The rows of the cells that were asked for; those of all finished cells are written as CSV and as tables."""
         rows = [row for cell in self.cells for row in self.rows(*cell) or ()]
         results = Results(self.study, derived(self.study, rows), self.place, len(self.cells), self.scale)
         if rows:
-            columns = dict.fromkeys(name for row in rows for name in row)
-            table = pa.table({name: [row.get(name) for row in rows] for name in columns})
+            every = self._finished()
+            columns = dict.fromkeys(name for row in every for name in row)
+            table = pa.table({name: [row.get(name) for row in every] for name in columns})
             write_whole(self.place / "rows.csv", partial(pa_csv.write_csv, table))
-            write_text(self.place / "tables.md", results.markdown())
+            whole = replace(results, rows=derived(self.study, every), cells=0)
+            write_text(self.place / "tables.md", whole.markdown())
         return results
+
+    def _finished(self) -> list[dict[str, Any]]:
+        """The rows of every cell in the folder that the present source, settings and data give, in the study's order.
+
+        Another call may have asked for other levels or seeds; what it computed stays in the files.
+        """
+        cells: list[tuple[int, list[int], list[dict[str, Any]]]] = []
+        order = self.study.levels(self.scale)
+        for file in (self.place / "cells").glob("*.json"):
+            with suppress(OSError, StateError, LookupError, ValueError):  # damaged, or its data is not here
+                first, *_ = rows = read_json(file, _Stored, "out")["rows"]
+                levels = {name: first[name] for name in order}
+                if self._place(levels, first["seed"])[0] == file and self.rows(levels, first["seed"]) is not None:
+                    cells.append((first["seed"], [order[name].index(level) for name, level in levels.items()], rows))
+        return [row for _, _, rows in sorted(cells, key=lambda cell: cell[:2]) for row in rows]
 
 
 def finished_cells(name: str, out: str | Path = "studies") -> dict[str, int]:

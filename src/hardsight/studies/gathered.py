@@ -10,16 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardsight.errors import InputError
+from hardsight.errors import InputError, MissingPathError
 from hardsight.printing import interval, number_text, text_table
 from hardsight.studies.papertables import FIGURES, TABLES, Entry, Gathered
 from hardsight.studies.rowfiles import read_results
-from hardsight.studies.study import STUDIES
+from hardsight.studies.study import STUDIES, data_file
 from hardsight.studies.tables import (
     Line,
     Results,
     conditions,
     markdown_table,
+    matches,
     published_row,
     sweep_panels,
 )
@@ -103,7 +104,9 @@ def _line(results: Results | None, entry: Entry) -> Line | None:
     """The line of a study's tables that an entry names; None where it is not measured."""
     if results is None:
         return None
-    lines = results.lines(entry.measure, entry.where)
+    wanted = conditions(entry.where, (*results.study.factors, *results.study.details))
+    named = ((line, dict(zip(results.columns, line.levels, strict=True))) for line in results.lines(entry.measure))
+    lines = [line for line, levels in named if matches(levels, wanted)]  # a small scale may lack levels of details
     if len(lines) > 1:
         raise InputError(f"{results.study.name}: {entry.where} names {len(lines)} lines, expected one.")
     return lines[0] if lines else None
@@ -134,16 +137,22 @@ def table_text(name: str, results: Mapping[str, Results], scale: str = "paper") 
     """
     table = TABLES[name]
     parts = [] if table.quoted is None else [["As the paper prints it:", *text_table(table.quoted().to_pylist())]]
-    parts += [[table.title, *text_table(table_rows(name, results))], missing(name, results, scale)]
+    parts += [[_title(table, results), *text_table(table_rows(name, results))], missing(name, results, scale)]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def table_markdown(name: str, results: Mapping[str, Results]) -> str:
     """The table, and what the paper prints where it is quoted, as Markdown."""
     table = TABLES[name]
-    parts = [f"# {table.title}", markdown_table(table_rows(name, results))]
+    parts = [f"# {_title(table, results)}", markdown_table(table_rows(name, results))]
     parts += [] if table.quoted is None else ["## As the paper prints it", markdown_table(table.quoted().to_pylist())]
     return "\n\n".join(parts) + "\n"
+
+
+def _title(table: Gathered, results: Mapping[str, Results]) -> str:
+    """The title of a table; rows name data and networks of the scale paper, which others do not have."""
+    scales = sorted({part.scale for part in results.values()} - {"paper"})
+    return f"{table.title} (scale {' and '.join(scales)}: smaller than the rows name)" if scales else table.title
 
 
 def missing(name: str, results: Mapping[str, Results], scale: str = "paper") -> list[str]:
@@ -169,6 +178,33 @@ def needed(name: str, study: str, scale: str) -> dict[str, str]:
     return where
 
 
+def with_data(name: str, scale: str, where: Mapping[str, str], data: Path | None) -> tuple[dict[str, str], list[str]]:
+    """The levels of a study whose data are in a folder, as `where` of `hardsight.study`, and the files that it lacks.
+
+    Raises:
+        MissingPathError: No level has its data.
+    """
+    kind, asked = STUDIES[name], conditions(where, STUDIES[name].factors)
+    for file in kind.files(scale, {}):
+        data_file(file, data)
+    kept, lacking = dict(where), dict[str, None]()
+    for factor, levels in kind.levels(scale).items():
+        there, error = [], None
+        for level in asked.get(factor, levels):
+            try:
+                for file in kind.data.get(level, ()):
+                    data_file(file, data)
+                there.append(level)
+            except MissingPathError as missing:
+                error = error or missing
+                lacking[file.replace("|", " or ")] = None
+        if error is not None:
+            if not there:
+                raise error
+            kept[factor] = "|".join(there)
+    return kept, list(lacking)
+
+
 def gathered_figure(name: str, results: Mapping[str, Results], where: str = "") -> Figure:
     """A figure of a paper whose panels are sweeps of several studies.
 
@@ -184,4 +220,6 @@ def gathered_figure(name: str, results: Mapping[str, Results], where: str = "") 
         if study in results:
             measured = sweep_panels(results[study], where=where)
             panels += [panel._replace(title=f"{study} {panel.title}".strip()) for panel in measured]
+    if not panels:
+        raise InputError(f"rows: there is nothing to draw yet; begin with: hardsight study run {name}.")
     return plot_sweeps(panels)

@@ -39,7 +39,7 @@ _COMMAND = "hardsight study claims --rows docs/results --to docs/results/claims.
 _LEAD = (
     "Every claim that the three papers make about data, in their abstracts, captions and text, judged by fixed rules "
     "from measurements that are committed beside this page. Trainings here are shorter than in the papers and often "
-    "use other networks or data: a verdict is about what was run here, which the column data describes."
+    "use other networks or data: a verdict is about what was run here."
 )
 _LEVEL = 0.05
 _MOST_LINES = 2  # that the summary shows one by one
@@ -53,7 +53,7 @@ _MEANING = f"""
 - **{HOLDS}**: on every line that the claim is about (a loss, a network, a pair of domains) the 95% interval lies on
   the claimed side.
 - **{IN_PART}**: on some lines; or a rule with several parts is met in part.
-- **{FAILS}**: on no line, and on one or more the interval lies on the other side, or short of the effect that the
+- **{FAILS}**: on no line, and on at least one the interval lies on the other side, or short of the effect that the
   paper reports.
 - **{OPEN}**: no line decides. The interval contains 0 and does not exclude the paper's effect, or there are fewer than
   three seeds. More seeds could tell.
@@ -62,8 +62,8 @@ _MEANING = f"""
 
 The last three say nothing about the claim; they differ in what would help.
 
-Intervals are Student's over seeds, paired by seed, if nothing else is said. p-values are corrected by Holm's method
-over the lines of a claim, and a line counts only if the corrected one is below 0.05, too. † marks a verdict that
+Intervals are Student's over seeds, paired by seed, unless stated otherwise. p-values are corrected by Holm's method
+over the lines of a claim, and a line counts only if its corrected p-value is below 0.05 as well. † marks a verdict that
 changes if the correction is over **all** {{tests}} lines of the page with a test. Recorded trainings are judged network
 by network, by the rules at the end: intervals are over images, and nothing is corrected.
 """
@@ -111,12 +111,12 @@ class Entry(NamedTuple):
         if len(measured) <= _MOST_LINES:
             return self.measured
         counts = Counter(supports(measured))
-        kind = "nets" if JUDGES[self.claim.judge].of == "run" else "lines"
         texts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (YES, PARTLY, NO, NOT_SHOWN) if counts[verdict])
-        first, last = (pick(measured, key=lambda finding: finding.value or 0) for pick in (min, max))
-        if kind == "nets":
+        if JUDGES[self.claim.judge].of == "run":
             return f"of {len(measured)} nets: {texts}"
-        return f"of {len(measured)} lines: {texts}; from {first.measured} to {last.measured}"
+        first, last = (pick(measured, key=lambda finding: finding.value or 0).measured for pick in (min, max))
+        last = re.sub(r" \[.*?\]", "", last)  # intervals are in the tables
+        return f"of {len(measured)} comparisons: {texts}; from {first.partition(' [')[0]} to {last}"
 
     @property
     def caveat(self) -> str:
@@ -266,31 +266,30 @@ class Ledger(Result):
         """How many claims were decided, and how."""
         counts = Counter(entry.verdict for entry in self.entries)
         return (
-            f"Of {len(self.entries)} claims {counts[HOLDS] + counts[IN_PART] + counts[FAILS]} are decided here: "
+            f"Of {len(self.entries)} claims, {counts[HOLDS] + counts[IN_PART] + counts[FAILS]} are decided here: "
             f"**{counts[HOLDS]} hold, {counts[IN_PART]} hold in part, {counts[FAILS]} do not hold**. {counts[OPEN]} "
             f"were measured without a clear answer, {counts[NOT_RUN]} have not been run, and {counts[NOT_TESTABLE]} "
             "need data or weights that are not here. "
-            f"A † means: not after a correction over all {self.tests} tests of the page."
+            f"† marks a verdict that changes if p-values are corrected over all {self.tests} tests of the page."
         )
 
-    def headlines(self) -> list[dict[str, Any]]:
-        """The most important claims in short."""
-        return [
-            {
-                "verdict": _marked(entry), "claim": _titled(entry.claim),
-                "measured": f"{entry.brief} ({entry.caveat})" if entry.caveat else entry.brief,
-                "data": entry.claim.data,
-            }
-            for entry in self.entries
-            if entry.claim.headline
-        ]  # fmt: skip
+    def headlines(self) -> list[str]:
+        """The most important claims in short, by verdict: what was measured, and on what."""
+        lines = []
+        for entry in sorted(self.entries, key=lambda entry: VERDICTS.index(entry.verdict)):
+            if entry.claim.headline:
+                data = entry.claim.data.partition(" (paper")[0]
+                measured = f"{entry.brief}; {entry.caveat}" if entry.caveat else entry.brief
+                lines.append(f"**{entry.verdict}**{_mark(entry)} – {_titled(entry.claim)}: {measured} ({data})")
+        return lines
 
     def rows(self, paper: str) -> list[dict[str, Any]]:
         """A paper's claims, one row each."""
         return [
             {
                 "verdict": _marked(entry), "claim": entry.claim.claim, "where": entry.claim.source,
-                "measured": entry.measured, "n": _few(entry), "data": entry.claim.data, "study": _study(entry.claim),
+                "measured": entry.measured, "n": _few(entry), "data": entry.claim.data,
+                "study": entry.claim.study or "–",
             }
             for entry in self.papers.get(paper, ())
         ]  # fmt: skip
@@ -298,7 +297,7 @@ class Ledger(Result):
     def doubts(self) -> list[dict[str, Any]]:
         """What was checked where a paper is contradicted, and other caveats."""
         return [
-            {"verdict": entry.verdict, "claim": f"{entry.claim.claim} ({_where(entry.claim)})",
+            {"verdict": entry.verdict, "claim": f"{entry.claim.claim} ({entry.claim.paper}, {entry.claim.source})",
              "checked": entry.claim.checked}
             for entry in sorted(self.entries, key=lambda entry: entry.verdict != FAILS)
             if entry.claim.checked
@@ -329,7 +328,7 @@ class Ledger(Result):
     def sections(self) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
         """Title, text and table of every part of the page."""
         if headlines := self.headlines():
-            yield "In short", f"{self.sentence()} The most important ones:", headlines
+            yield "In short", "\n\n".join([self.sentence(), "\n".join(f"- {line}" for line in headlines)]), []
         yield "By paper", "" if headlines else self.sentence(), self.summary()
         yield "How to read a verdict", _MEANING.format(tests=self.tests).strip(), []
         for paper in self.papers:
@@ -370,7 +369,9 @@ class Ledger(Result):
         for title, text, rows in self.sections():
             body.append(f"<h2>{html.escape(title)}</h2>")
             body += map(_html, filter(None, text.split("\n\n")))
-            body += [html_table(rows)] if rows else []
+            if rows:
+                kind = "long" if "measured" in rows[0] else "short"
+                body.append(f'<div class="{kind}">{html_table(rows)}</div>')
         return html_page(_TITLE, body, wrap=True)
 
 
@@ -393,17 +394,13 @@ def _titled(claim: Claim) -> str:
     return claim.headline if claim.paper in claim.headline else f"{claim.paper}: {claim.headline}"
 
 
-def _where(claim: Claim) -> str:
-    return f"{claim.paper}, {claim.source}"
+def _mark(entry: Entry) -> str:
+    return "" if entry.stands else " †"
 
 
 def _marked(entry: Entry) -> str:
-    return entry.verdict + ("" if entry.stands else " †")
+    return entry.verdict + _mark(entry)
 
 
 def _few(entry: Entry) -> str:
     return f"{entry.n} ({entry.caveat})" if entry.caveat else entry.n
-
-
-def _study(claim: Claim) -> str:
-    return claim.study or "–"

@@ -223,6 +223,8 @@ def data_file(name: str, folder: Path | None) -> str:
     shown = name.replace("|", " or ")
     if folder is None:
         raise InputError(f"data must name the folder that holds {shown}, got none; or choose --scale smoke.")
+    if not folder.is_dir():
+        raise MissingPathError(f"data: there is no folder {folder}.")
     for form in name.split("|"):
         if (folder / form).exists():
             return str(folder / form)

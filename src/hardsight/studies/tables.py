@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hardsight.errors import InputError
-from hardsight.printing import Result, cell, html_table, interval, text_table
+from hardsight.printing import Result, cell, html_table, interval, number_text, text_table
 from hardsight.registry import did_you_mean
 from hardsight.stats import holm, paired_difference, pooled_difference
 from hardsight.studies.study import Study
@@ -35,9 +35,11 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+:root {{ color-scheme: light dark; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
-th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #ddd; }}
+th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #8886; }}
+.long td:nth-child(4) {{ min-width: 22rem; }}
 td {{ white-space: {space}; }}
 td:first-child {{ white-space: nowrap; }}
 td:nth-child(2) {{ min-width: {second}; }}
@@ -189,7 +191,7 @@ class Results(Result):
                 if any(other.pairs not in (0, other.n) for other in lines):
                     row["pairs"] = line.pairs or None
                 spread = f" ± {factor * line.sd:{style}}" if math.isfinite(line.sd) else ""
-                row["mean ± sd"] = f"{factor * line.mean:{style}}{spread}"
+                row["mean ± sd"] = f"{number_text(factor * line.mean, style)}{spread}"
                 if any(other.pairs for other in lines):
                     difference, low, high = (factor * number for number in (line.difference, line.low, line.high))
                     row[f"difference to {self.study.baseline}"] = interval(difference, low, high, f"+{style}")
@@ -197,7 +199,7 @@ class Results(Result):
                 if any(math.isfinite(other.p_pooled) for other in lines):
                     row[f"p (pooled t, {self.study.pooled})"] = line.p_pooled
                 if any(math.isfinite(other.paper) for other in lines):
-                    row["paper"] = f"{factor * line.paper:{style}}" if math.isfinite(line.paper) else None
+                    row["paper"] = number_text(factor * line.paper, style) if math.isfinite(line.paper) else None
                 rows.append(row)
             if rows:
                 yield f"{measure.title}{', in %' if measure.percent else ''}{self._start}", rows
@@ -234,8 +236,8 @@ class Results(Result):
         shown = [line.difference for line in tested if line.p_holm < 0.05]
         above, below = (sum(sign * difference > 0 for difference in shown) for sign in (1, -1))
         return (
-            f"{self.study.measures[measure].title}: of {len(tested)} lines compared with {self.study.baseline}, "
-            f"{above} are above it, {below} below, and {len(tested) - len(shown)} not shown to differ."
+            f"{self.study.measures[measure].title}, of {len(tested)} lines compared with {self.study.baseline}: "
+            f"{above} above it, {below} below, {len(tested) - len(shown)} not shown to differ."
         )
 
     def markdown(self, measures: Sequence[str] = (), where: str | Mapping[str, str] = "") -> str:

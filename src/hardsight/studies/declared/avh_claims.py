@@ -390,7 +390,7 @@ def norm_waits(net: Net) -> Finding:
     return _finding(high < 0.5, low <= 0.5, measured, curves.n, value, low, high)
 
 
-@_judge(number="change of the loss by norms")
+@_judge(number="change of the loss by norms (no: angles lower it more)")
 def norms_lower_easy_losses(net: Net) -> Finding:
     """second half, highest human bin: yes: norms lower it, and more than angles do (intervals); no: they do not."""
     measured, n, _, _, norms, lead = _late_half(net, -1)
