@@ -87,6 +87,7 @@ def test_the_last_writer_of_a_unit_counts(tmp_path):
     writers[1].write(part(["a", "b"], value=0.75), 7)  # not rounding: two runs would be refused
     assert writers[0].done() == writers[1].done() == {3: 1, 7: 2}
     assert len([*(tmp_path / "run" / "parts").iterdir()]) == 2
+    assert len([*(tmp_path / "run" / "scores").iterdir()]) == 3  # no writer takes the name of another's file
     tables = read_run(tmp_path / "run", partial=True)[0]
     assert tables["scores"]["id"].to_pylist() == ["c", "a", "b"]  # in the order of the units
     assert tables["scores"]["avh"].to_pylist() == [0.5, 0.75, 0.75]
