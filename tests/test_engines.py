@@ -4,6 +4,7 @@ import io
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -287,6 +288,17 @@ def test_a_run_of_which_every_unit_fails_keeps_none(tmp_path, monkeypatch):
     assert hs.score(Slow(tmp_path), data, **options).meta.counts.rows == 640
 
 
+def test_a_unit_that_fails_on_every_try_stops_a_strict_run(tmp_path, monkeypatch):
+    data = torch.rand(640, 1, 8, 8), torch.arange(640) % 10
+    options = {"out": tmp_path / "run", "version": "1", "device": "cpu", "batch_size": 16, "strict": True}
+    monkeypatch.setattr(
+        engines.Ray, "run", lambda self, job, units, progress: engines.Outcome({units[0]: "out of memory"})
+    )
+    with pytest.raises(InputError, match=r"'data:0': out of memory"):
+        hs.score(Slow(tmp_path), data, engine=engines.Ray(), **options)
+    assert not list((tmp_path / "run").glob("parts/*"))
+
+
 def test_samples_of_a_unit_that_fails_on_every_worker_are_bad(tmp_path):
     draw = np.random.default_rng(0)
     x, y = draw.random((96, 8, 8), dtype=np.float32), draw.integers(0, 10, 96)
@@ -346,8 +358,13 @@ def test_a_process_does_not_change_its_ray_without_a_word(tmp_path):
         engines.Ray(address="127.0.0.3:6379").run(Files(tmp_path, {}), [0], progress=False)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere.invalid:6379", "127.0.0.1:x"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "[::1]:1", "ray://127.0.0.1:1", "nowhere.invalid:6379", "127.0.0.1:x", "silent", " "]
+)
 def test_an_address_without_ray_is_one_sentence(monkeypatch, address):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(StateError, match="address"):
-        engines.Ray(address=address).run(Files("", {}), [0], progress=False)
+    monkeypatch.setattr(engines, "_ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # which accepts connections, and Ray would wait for it
+        address = address.replace("silent", f"127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises((StateError, InputError), match="address"):
+            engines.Ray(address=address).run(Files("", {}), [0], progress=False)

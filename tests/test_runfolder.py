@@ -2,11 +2,13 @@
 
 import errno
 import json
+import os
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forked import exit_code, fork
 from killed import killed
 
 from hardsight import SampleTable
@@ -85,6 +87,7 @@ def test_the_last_writer_of_a_unit_counts(tmp_path):
     writers[1].write(part(["a", "b"], value=0.75), 7)  # not rounding: two runs would be refused
     assert writers[0].done() == writers[1].done() == {3: 1, 7: 2}
     assert len([*(tmp_path / "run" / "parts").iterdir()]) == 2
+    assert len([*(tmp_path / "run" / "scores").iterdir()]) == 3  # no writer takes the name of another's file
     tables = read_run(tmp_path / "run", partial=True)[0]
     assert tables["scores"]["id"].to_pylist() == ["c", "a", "b"]  # in the order of the units
     assert tables["scores"]["avh"].to_pylist() == [0.5, 0.75, 0.75]
@@ -122,6 +125,31 @@ def test_a_damaged_unit_is_done_again(tmp_path, damage):
         again.write(part(["b"]), 1)
         again.finish(Meta())
     assert read_run(tmp_path / "run")[0]["scores"]["id"].to_pylist() == ["a", "b"]
+    for kind in ("samples", "scores"):  # as other programs read them: all files of a folder
+        assert sorted(pq.read_table(tmp_path / "run" / kind)["id"].to_pylist()) == ["a", "b"]
+
+
+def test_what_another_process_is_about_to_commit_is_not_removed(tmp_path):
+    run = tmp_path / "run"
+    marker, (writing, written), (waiting, finished) = run / "parts" / "u00000001.json", os.pipe(), os.pipe()
+
+    def other():
+        with RunWriter(run, PLAN, shard=(1, 2)) as writer:
+            writer.write(part(["b"]), 1)
+            content = marker.read_bytes()
+            marker.unlink()
+            os.write(written, b"!")
+            os.read(waiting, 1)
+            marker.write_bytes(content)
+
+    child = fork(other)
+    os.read(writing, 1)
+    with RunWriter(run, PLAN, shard=(0, 2)) as writer:
+        writer.write(part(["a"]))
+        writer.finish(Meta())
+    os.write(finished, b"!")
+    assert exit_code(child) == 0
+    assert read_run(run)[0]["scores"]["id"].to_pylist() == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,22 @@ def test_bad_samples_are_listed_and_counted(network, digits, tmp_path):
         hs.score(network, Subset(data, [2, 5]))
 
 
+def test_data_that_could_not_be_read_at_all_are_tried_again(network, digits, tmp_path, monkeypatch):
+    """A disk that was not mounted must not decide the run for good."""
+    options = {"out": tmp_path / "run", "version": "1", "progress": False}
+    read = TensorDataset.__getitem__
+    data = TensorDataset(digits[0][:20], digits[1][:20])
+
+    def not_mounted(self, index):
+        raise OSError("no such device")
+
+    monkeypatch.setattr(TensorDataset, "__getitem__", not_mounted)
+    with pytest.raises(ValueError, match="no sample"):
+        hs.score(network, data, **options)
+    monkeypatch.setattr(TensorDataset, "__getitem__", read)
+    assert hs.score(network, data, **options).meta.counts == Counts(20, 0, 0)
+
+
 def test_data_that_do_not_fit(network, digits):
     x, y = (t[:20] for t in digits)
     with pytest.raises(ValueError, match="DATA is empty"):

@@ -34,6 +34,7 @@ import hardsight as hs
 from hardsight.data import data_of, open_data
 from hardsight.data.shards import shard_files
 from hardsight.data.tars import TarSamples
+from hardsight.errors import InputError
 from hardsight.runs import Meta
 
 
@@ -93,6 +94,18 @@ def test_ids_labels_and_class_names(tars, parquet):
     assert samples.labels.tolist() == [i // 8 for i in range(COUNT)]
     assert samples.classes == CLASSES
     assert samples.path(0) is None
+
+
+def test_ids_of_bytes_are_the_text_that_they_hold(tmp_path):
+    """Some writers of Parquet do not say that a column holds text; people's answers name the samples by their text."""
+    ids = ["é-1", "b"]
+    pq.write_table(
+        pa.table({"image": rows_of(2)["image"], "id": [id_.encode() for id_ in ids]}), tmp_path / "a.parquet"
+    )
+    assert open_data(tmp_path / "a.parquet").ids == ids
+    pq.write_table(pa.table({"image": rows_of(2)["image"], "id": [b"\xff", b"b"]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="UTF-8"):
+        open_data(tmp_path / "b.parquet")
 
 
 def test_labels_of_json_are_indices_or_names_of_all_shards(tmp_path):

@@ -12,7 +12,7 @@ from torch import nn
 import hardsight as hs
 from hardsight import SampleTable, storedrows
 from hardsight.errors import StateError
-from hardsight.runs import RunWriter, Units
+from hardsight.runs import RunWriter, Units, units
 from hardsight.runs.ids import repeated_ids
 from hardsight.storedrows import StoredRows
 from hardsight.tablefiles import read_table
@@ -28,7 +28,9 @@ def run(tmp_path_factory):
     features, labels = torch.randn(N, 12), torch.arange(N) % 5
     features[::29] = torch.nan  # the first of all samples, and two in one unit
     ids = [f"b{(i * 97) % N}" for i in range(N)]
-    hs.score(nn.Linear(12, 5), (features, labels), ids=ids, out=path, batch_size=8, progress=False, version="1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(units, "_GROUP_ROWS", 3)  # rows lie in several groups of a file
+        hs.score(nn.Linear(12, 5), (features, labels), ids=ids, out=path, batch_size=8, progress=False, version="1")
     for number, file in enumerate(sorted((path / "samples").glob("*.parquet"))):
         rows = pq.read_table(file)
         if number % 2:  # as a user's own column would come into some parts

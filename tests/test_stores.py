@@ -429,6 +429,8 @@ def test_an_unknown_scheme_is_one_sentence(capsys, tmp_path):
     for function in (as_path, hs.SampleTable.load, open_data, read_features):
         with pytest.raises(InputError, match=r"'s4://bucket/x\.parquet'.* s3"):
             function("s4://bucket/x.parquet")
+    with pytest.raises(InputError, match="'s4://bucket/run'"):  # as the user wrote it, and not as `Path` does
+        as_path(Path("s4://bucket/run"))
     assert "did you mean" in failure(capsys, "report", "s4://bucket/run")
     for text in ("s3://", "file://", "file:///", "http://"):
         for path in (text, Path(text)):  # as the command has it

@@ -26,6 +26,9 @@ from hardsight.extras import first_line, need
 from hardsight.registry import Range, whole_number
 from hardsight.userfile import USER_MODULE
 
+_ANSWER_SECONDS = 5
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # which gRPC answers at once
+
 
 class Job(Protocol):
     """Work in units. It is pickled and sent to every worker."""
@@ -84,6 +87,8 @@ class Ray:
     def __post_init__(self) -> None:
         for name in ("cpus", "tries", *(["workers"] if self.workers is not None else [])):
             whole_number(name, getattr(self, name), 1)
+        if self.address is not None and not self.address.strip():  # an unset variable of a shell
+            raise InputError("address must be that of a Ray cluster, as in host:6379, or auto; got an empty text.")
         above, least = Range(0, ends="(]"), Range(0)
         for name, limits in {"patience": above, "timeout": above, "gpus": least}.items():
             if (value := getattr(self, name)) is not None:
@@ -254,9 +259,11 @@ def _session(ray: Any, address: str | None) -> Iterator[None]:
         return
     if address is not None and ":" in (place := address.removeprefix("ray://")):
         host, _, port = place.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=5).close()  # Ray itself would wait for a minute
-        except (OSError, ValueError) as error:
+        try:  # Ray itself would wait for a minute, and for what accepts connections and never answers without end
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS) as connection:
+                connection.sendall(_GREETING)
+                connection.recv(1)
+        except (OSError, ValueError, OverflowError) as error:
             raise StateError(f"address: no Ray answers at {address} ({first_line(error)}).") from None
     try:
         ray.init(

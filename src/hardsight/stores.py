@@ -77,6 +77,7 @@ def as_path(path: str | Path) -> Path:
     scheme, rest = match["scheme"].lower(), (match["rest"] or "").lstrip("/")
     if scheme == "file" and rest:
         return _local(text, rest)
+    text = text if "://" in text else text.replace(":/", "://", 1)
     if scheme not in {"file", *_CREDENTIALS}:
         raise InputError(
             f"{text!r} is on no store that hardsight knows: {did_you_mean(scheme, ['file', *_CREDENTIALS])}"

@@ -176,7 +176,10 @@ def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None, st
             raise InputError(f"{name}: every sample must have an id, and that of row {row:,} is missing.")
     if count is not None and len(values) != count:
         raise InputError(f"{name} must be one id per sample: expected {count:,}, got {len(values):,}.")
-    return [str(value) for value in values]
+    try:  # a writer of Parquet may not say that its bytes are text
+        return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
+    except UnicodeDecodeError:
+        raise InputError(f"{name} must be text or numbers, got bytes that are no UTF-8.") from None
 
 
 class ArraySamples(Samples):

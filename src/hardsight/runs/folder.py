@@ -23,7 +23,7 @@ from hardsight.runs.identity import UNIDENTIFIED
 from hardsight.runs.lock import LOCK_FILES, beside_lock, folder_lock
 from hardsight.runs.meta import FORMAT, FORMAT_KEY, META_FILE, PLAN_FILE, Meta, read_meta
 from hardsight.runs.tables import SCHEMAS, damage_errors, merged, read_part
-from hardsight.runs.units import PARTS, UNIT_FILES, Part, Units, discard_units, read_parts, write_unit
+from hardsight.runs.units import PARTS, UNIT_FILES, Part, Units, discard_units, read_parts, remove_unnamed, write_unit
 from hardsight.stores import as_path, map_paths
 from hardsight.untrusted import read_json
 
@@ -174,7 +174,7 @@ class RunWriter:
         for name in _FOLDERS if shard[1] == 1 else ():
             sweep(self.path / name)
         if self.units is not None:  # what a process committed that divided the data into more units
-            discard_units(self.path, self.units.count)
+            self.discard_units(self.units.count)
         if meet is not None and not rank:
             meet()
 
@@ -201,6 +201,10 @@ class RunWriter:
         """Write one unit (some of the kinds of table) and commit it."""
         write_unit(self.path, unit, tables)
 
+    def discard_units(self, first: int = 0) -> None:
+        """Remove the markers of all units from one on."""
+        discard_units(self.path, first)
+
     @contextmanager
     def last_step(self) -> Iterator[bool]:
         """Whether this process takes the step that is left when all units are done: the first of those that come."""
@@ -214,10 +218,15 @@ class RunWriter:
             yield mine
 
     def finish(self, meta: Meta) -> None:
-        """Say that the run is whole; its stages, whose rows are in it, go when no other process reads them."""
+        """Say that the run is whole; its stages, whose rows are in it, go when no other process reads them.
+
+        Files that no marker names go, too, because other programs read all files of a folder.
+        """
         with disk_errors(self.path), ExitStack() as stack:
             if (self.path / STAGES).exists():
                 stack.enter_context(folder_lock(self.path, patience=_PATIENCE))
+            with suppress(StateError), folder_lock(self.path):  # others may be about to name what they wrote
+                remove_unnamed(self.path)
             write_json(self.path / META_FILE, meta.to_json())
             _discard_runs(self.path / STAGES)
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from hardsight.errors import HardsightError, StateError, StoreError
 from hardsight.runs.files import disk_errors, write_json, write_together, write_whole
 from hardsight.runs.tables import SCHEMAS, as_written
-from hardsight.stores import map_paths
+from hardsight.stores import StorePath, map_paths
 from hardsight.untrusted import read_json
 
 PARTS = "parts"  # where the markers are
@@ -109,6 +109,16 @@ def read_parts(path: Path, *, damaged: bool = False) -> list[Part]:
 
     markers = [file for file in sorted((path / PARTS).glob("*.json")) if _MARKER.fullmatch(file.name)]
     return [item for item in map_paths(part, markers) if item is not None]
+
+
+def remove_unnamed(path: Path) -> None:
+    """Remove files that no marker names, which kills and retries leave behind, from a run that nobody else writes."""
+    if isinstance(path, StorePath):  # no store has locks that would tell
+        return
+    named = {file for part in read_parts(path) for file in part.files.values()}
+    for file in (file for kind in SCHEMAS for file in (path / kind).glob("*.parquet")):
+        if file not in named and UNIT_FILES.fullmatch(file.name):
+            file.unlink(missing_ok=True)
 
 
 def _part(path: Path, marker: Path) -> Part:

@@ -54,13 +54,17 @@ class UnitJob(ABC):
     def score(self, units: Sequence[int], notes: list[str]) -> Iterator[Block]:
         """Score units one after another and commit each, where there is a run."""
         for unit, block in self.blocks({unit: self.units.places(unit) for unit in units}, notes):
-            if self.options.strict and len(block.bad):
-                id_, error = block.bad.to_pylist()[0].values()
-                raise InputError(f"bad sample {printable(id_)!r}: {error} (without strict it would be listed).")
+            self.check(block)
             if self.options.out is not None:
                 self.write(unit, block)
                 block = block._replace(vectors=None)  # they are read from the folder when somebody asks for them
             yield block
+
+    def check(self, block: Block) -> None:
+        """Refuse bad samples, where none may be listed."""
+        if self.options.strict and len(block.bad):
+            id_, error = block.bad.to_pylist()[0].values()
+            raise InputError(f"bad sample {printable(id_)!r}: {error} (without strict it would be listed).")
 
     def write(self, unit: int, block: Block) -> None:
         """Commit the rows of a unit."""
@@ -127,6 +131,8 @@ def run_job(
             rows, bad, vectors = concatenate(blocks)
             table = SampleTable(rows, None, bad, vectors if run is None else partial(read_vectors, run.path))
         if not len(table):
+            if run is not None:
+                run.discard_units()  # nothing to keep: the next start tries again
             id_, error = table.bad.to_pylist()[0].values()
             raise InputError(f"DATA: no sample could be scored; first: {id_}: {error.rstrip('.')}.")
         if classes is not None and (note := class_order_note(table, classes)):
@@ -149,10 +155,11 @@ def _on_workers(engine: Ray, job: UnitJob, units: Sequence[int], progress: bool)
         raise StateError(f"every unit failed on every try; first: {next(iter(outcome.failed.values()))}.")
     for unit, reason in outcome.failed.items():
         bad = bad_table([(id_, reason) for id_ in job.ids(job.units.places(unit))])
-        job.write(unit, Block(pa.table({"id": pa.array([], pa.string())}), bad))
-    notes = (
-        [f"{len(outcome.failed):,} units of {job.units.rows:,} samples failed on every try"] if outcome.failed else []
-    )
+        block = Block(pa.table({"id": pa.array([], pa.string())}), bad)
+        job.check(block)
+        job.write(unit, block)
+    count = f"{len(outcome.failed):,} unit{'s' * (len(outcome.failed) > 1)}"
+    notes = [f"{count} of at most {job.units.rows:,} samples failed on every try"] if outcome.failed else []
     return [*outcome.notes, *notes]
 
 
