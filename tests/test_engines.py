@@ -294,7 +294,7 @@ def test_a_unit_that_fails_on_every_try_stops_a_strict_run(tmp_path, monkeypatch
     monkeypatch.setattr(
         engines.Ray, "run", lambda self, job, units, progress: engines.Outcome({units[0]: "out of memory"})
     )
-    with pytest.raises(InputError, match=r"'data:0': out of memory"):
+    with pytest.raises(InputError, match=r"data:0.*memory"):
         hs.score(Slow(tmp_path), data, engine=engines.Ray(), **options)
     assert not list((tmp_path / "run").glob("parts/*"))
 

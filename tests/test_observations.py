@@ -165,6 +165,44 @@ def test_norms_of_hard_samples_grow_but_less(hard, easy, answer):
     assert finding[4:6] == pytest.approx(tuple(theirs.confidence_interval()))
 
 
+def driven(angles, norms, human):
+    """A run whose angles and norms change the loss by so much per epoch; 0 is noise around 0."""
+    draw, shape = np.random.default_rng(2), (len(human), 40)
+    steps = [mean + 0.02 * draw.normal(size=shape) for mean in (angles, norms)]
+    nll = 90 + np.cumsum(sum(steps), 1)
+    old = np.c_[np.full(len(human), np.nan), nll[:, :-1]]
+    return Matrices({"nll": nll, "nll_angles": old + steps[0], "nll_norms": old + steps[1]})
+
+
+@pytest.mark.parametrize(
+    ("angles", "norms", "answer"),
+    [(-0.1, -0.1, "no"), (-0.1, 0.1, "partly"), (0.1, 0, "not shown"), (0.1, 0.1, "yes"), (0, 0, "not shown")],
+)
+def test_losses_of_hard_samples_stay_only_if_it_is_shown(angles, norms, answer):
+    human = np.repeat([0.1, 1.0], 40)
+    assert by_rule("hard_losses_stay", driven(angles, norms, human), human).verdict == answer
+
+
+@pytest.mark.parametrize(
+    ("angles", "norms", "answer"),
+    [(-0.01, -0.1, "yes"), (-0.1, -0.05, "partly"), (-0.1, 0.1, "no"), (-0.1, 0, "not shown")],
+)
+def test_norms_lower_the_loss_of_easy_samples_more_than_angles_or_less(angles, norms, answer):
+    human = np.repeat([0.1, 1.0], 40)
+    finding = by_rule("norms_lower_easy_losses", driven(angles, norms, human), human)
+    assert (finding.verdict, finding.n) == (answer, 40)
+
+
+@pytest.mark.parametrize(("rise", "plain", "short"), [(0.3, "yes", "no"), (0, "no", "yes")])
+@pytest.mark.parametrize("noise", [1e-3, 3])
+def test_a_bounce_and_its_absence_are_shown_by_intervals(rise, plain, short, noise):
+    draw, t = np.random.default_rng(13), np.arange(40)
+    avh = np.exp(-t / 3) + rise * np.clip((t - 15) / 10, 0, 1) + noise * draw.normal(size=(200, 40))
+    columns = {"avh": avh, "correct": avh, "nll": avh, "norm": avh}
+    answers = [by_rule("plain_nets_bounce", Matrices(columns), shortcuts=has).verdict for has in (False, True)]
+    assert answers == ([plain, short] if noise < 1 else ["not shown"] * 2)
+
+
 @pytest.mark.parametrize(("pace", "answer"), [(12, "yes"), (1, "no"), (-12, "no")])
 def test_confidence_outlasts_avh_if_it_still_rises(pace, answer):
     draw, t = np.random.default_rng(9), np.arange(60)
@@ -258,7 +296,7 @@ def test_a_run_that_stays_is_said_to_stay():
     rows = {row["claim"]: row for row in studies.observations({"vgg": still}, human).to_pylist()}
     assert not any("nan" in row["measured"] for row in rows.values())
     grows = rows["The norm of features keeps increasing during training."]
-    assert (grows["verdict"], grows["value"]) == ("no", 0)
+    assert (grows["verdict"], grows["value"]) == ("not shown", 0)
     waits = next(row for claim, row in rows.items() if "increases slowly" in claim)
     assert waits["measured"].startswith("AVH has no plateau")
     assert waits["verdict"] == "not measured"
@@ -268,6 +306,6 @@ def test_the_words_about_a_falling_net_do_not_call_its_end_higher():
     run, _ = as_claimed(reverse=False)
     run.columns["avh"] = np.linspace(1, 0, 40) + 0.01 * np.random.default_rng(0).normal(size=(400, 1))
     row = next(r for r in studies.observations({"vgg": run}).to_pylist() if "bounces back" in r["claim"])
-    assert row["verdict"] == "not shown"
+    assert row["verdict"] == "no"
     assert "last 4 epochs" in row["measured"]
     assert "changes by −" in row["measured"]

@@ -20,7 +20,7 @@ from hardsight.errors import InputError
 from hardsight.phases import frequencies, loss_drivers, plateaus
 from hardsight.phases.drivers import ANGLES, NORMS, parts_by_epoch
 from hardsight.phases.noise import mean_curves
-from hardsight.phases.plateaus import FEWEST_EPOCHS, whole_change
+from hardsight.phases.plateaus import FEWEST_EPOCHS, TOLERANCE, whole_change
 from hardsight.printing import interval, number_text, percent, signed
 from hardsight.stats import FEW, moments, paired_difference, welch_difference
 from hardsight.studies.claims import JUDGES, NO, NOT_SHOWN, PARTLY, YES, Finding, Judge, claims, unmeasured
@@ -105,8 +105,8 @@ def _finding(yes: Any, partly: Any, measured: str, n: int, *numbers: Any) -> Fin
 
 @_judge(number="change of the norm")
 def norm_grows(net: Net) -> Finding:
-    """yes: the last fifth lies above the first epoch and each fifth of the epochs above the one before; partly: only
-    the first."""
+    """yes: the last fifth lies above the first epoch (interval) and each fifth of the epochs above the one before;
+    partly: only the first; no: it does not (interval); not shown: the interval reaches above and below 0."""
     curves = mean_curves(net.run.matrix("norm"))
     change = curves.contrast(whole_change(curves.mean.shape[1]))
     fifths = [part.mean() for part in np.array_split(curves.mean[0], 5)]
@@ -114,9 +114,9 @@ def norm_grows(net: Net) -> Finding:
         f"mean norm {curves.mean[0, 0]:.3g} at first, {interval(*change, '+.3g')} by the last fifth of the "
         f"{net.run.unit}s; it rose in {percent((np.diff(curves.mean[0]) > 0).mean(), 0)} of them"
     )
-    grows = change[1] > 0
     ascends = all(a < b for a, b in itertools.pairwise(fifths))
-    return _finding(grows and ascends, grows, measured, curves.n, *change)
+    grows = (YES if ascends else PARTLY) if change[1] > 0 else NO if change[2] <= 0 else NOT_SHOWN
+    return Finding(grows, measured, curves.n, *change)
 
 
 @_judge(number="change of its growth per epoch")
@@ -283,7 +283,8 @@ def _later(row: dict[str, Any], unit: str) -> str:
 
 @_judge(number="rise of C·AVH")
 def plain_nets_bounce(net: Net) -> Finding:
-    """a bounce: the interval of the rise lies above 0; not shown: it does not, in a net without shortcuts."""
+    """a bounce: the interval of the rise lies above 0; none: it ends below 5% of the fall before it; not shown:
+    neither; claimed of nets without shortcuts, and the reverse of the others."""
     kind, bounce = net.kind, dip_and_bounce(net.run.classes * net.run.matrix("avh"), net.run.epochs)
     rise = bounce.rise, bounce.low, bounce.high
     measured = (
@@ -291,8 +292,9 @@ def plain_nets_bounce(net: Net) -> Finding:
         f"({bounce.dip:.3g}) at {net.run.unit} {bounce.epoch} ({bounce.epoch_low} to {bounce.epoch_high}), and changes "
         f"by {interval(*rise, '+.3g')} from there to the end"
     )
-    bounced = bounce.low > 0
-    verdict = YES if bounced != net.shortcuts else NO if bounced else NOT_SHOWN
+    bounced, level = bounce.low > 0, bounce.high < TOLERANCE * (bounce.first - bounce.dip)
+    right, wrong = (level and not bounced, bounced) if net.shortcuts else (bounced, level)
+    verdict = YES if right else NO if wrong else NOT_SHOWN
     return Finding(verdict, measured, bounce.n, *rise)
 
 
@@ -392,18 +394,21 @@ def norm_waits(net: Net) -> Finding:
 
 @_judge(number="change of the loss by norms (no: angles lower it more)")
 def norms_lower_easy_losses(net: Net) -> Finding:
-    """second half, highest human bin: yes: norms lower it, and more than angles do (intervals); no: they do not."""
+    """second half, highest human bin: yes: norms lower it, and more than angles do (intervals); partly: norms lower it;
+    no: they raise it; not shown: the interval contains 0."""
     measured, n, _, _, norms, lead = _late_half(net, -1)
-    refuted = norms[1] >= 0 or lead[1] > 0
-    return _finding(not refuted and lead[2] < 0 and norms[2] < 0, not refuted, measured, n, *norms)
+    lowered = YES if lead[2] < 0 else PARTLY
+    return Finding(lowered if norms[2] < 0 else NO if norms[1] > 0 else NOT_SHOWN, measured, n, *norms)
 
 
 @_judge(number="change of the loss")
 def hard_losses_stay(net: Net) -> Finding:
-    """second half, lowest human bin: yes: neither lowers it (intervals); partly: one; no: both."""
-    measured, n, change, angles, norms, _ = _late_half(net, 0)
-    lowered = [part[2] < 0 for part in (angles, norms)]
-    return _finding(not any(lowered), not all(lowered), measured, n, *change)
+    """second half, lowest human bin: yes: angles and norms raise it (intervals); no: both lower it; partly: one lowers
+    it; not shown: neither is shown to."""
+    measured, n, change, *parts, _ = _late_half(net, 0)
+    lowered, raised = [part[2] < 0 for part in parts], [part[1] > 0 for part in parts]
+    verdict = NO if all(lowered) else PARTLY if any(lowered) else YES if all(raised) else NOT_SHOWN
+    return Finding(verdict, measured, n, *change)
 
 
 def _late_half(net: Net, end: int) -> tuple[Any, ...]:
