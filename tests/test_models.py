@@ -127,6 +127,15 @@ def test_a_file_is_executed_once_until_it_changes(tmp_path):
     assert functions[0] == functions[2] != functions[1]
 
 
+def test_a_file_that_changes_within_a_second_and_keeps_its_size_is_executed_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "net.py"
+    for k in (1, 2):
+        file.write_text(f"def build(): return {k}\n")
+        os.utime(file, ns=(0, 10**9 + k))  # the bytecode that Python keeps knows seconds only
+        assert load_function(f"{file}:build")() == k
+
+
 @pytest.mark.parametrize(
     ("returns", "message"),
     [

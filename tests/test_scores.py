@@ -223,6 +223,13 @@ def test_norm_within_class_is_min_max():
         inside = norms[labels == k]
         torch.testing.assert_close(scaled[labels == k], (inside - inside.min()) / (inside.max() - inside.min()))
     assert hs.scores.norm_within_class(torch.ones(3), torch.tensor([0, 0, 1])).tolist() == [0.5] * 3
+    gaps = hs.scores.norm_within_class(torch.tensor([1.0, 3.0, torch.nan, 2.0]), torch.tensor([7, 7, -1, -1]))
+    assert gaps.tolist() == [
+        0.0,
+        1.0,
+        0.5,
+        0.5,
+    ]  # numbers of classes may have gaps; a norm that is none spoils its class
     with pytest.raises(ValueError, match="one length"):
         hs.scores.norm_within_class(norms, labels[:4])
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from hardsight.errors import InputError, MissingPathError, StateError
@@ -59,9 +60,17 @@ def load_function(spec: str) -> FileFunction:
     return FileFunction(path, function)
 
 
+class _FromSource(SourceFileLoader):
+    """Compiles the file as it is: bytecode that Python keeps is taken for a file of the same size and second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 @cache
 def _execute(path: Path, *_version: int) -> ModuleType:
-    spec: Any = importlib.util.spec_from_file_location(f"{USER_MODULE}{path.stem}", path)
+    name = f"{USER_MODULE}{path.stem}"
+    spec: Any = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     with _running(path, "importing it"):
         spec.loader.exec_module(module)

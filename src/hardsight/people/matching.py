@@ -86,7 +86,9 @@ def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None =
             single = (most > 0) & ((counts == most[:, None]).sum(1) == 1)
             majority = np.where(single, counts.argmax(1), -1)
     if human.hsf is not None:
-        hsf = np.where(rows >= 0, human.hsf[rows], np.nan)
+        answered = rows >= 0
+        hsf[:] = np.nan
+        hsf[answered] = human.hsf[rows[answered]]
     if not np.isfinite(hsf).any():
         raise InputError(f"{human.source} must give samples a frequency, got none: nobody was asked about them.")
     overlap = _overlap(human, ids, rows, np.isfinite(hsf), how) + _majorities(majority, columns)
