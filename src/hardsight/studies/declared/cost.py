@@ -30,7 +30,7 @@ _IMAGES = 50_000  # of an epoch of CIFAR-10
         "extra": Measure("Seconds that the loss adds to an epoch of 50,000 images", better="lower"),
     },
     scales={
-        "smoke": Scale(1, 2, settings={"batch": 8, "rounds": 2}, levels={"network": ("resnet8-32",)}),
+        "smoke": Scale(1, 2, settings={"batch": 8, "rounds": 4}, levels={"network": ("resnet8-32",)}),
         "quick": Scale(5, 60, settings={"batch": 128, "rounds": 40}, levels={"network": ("resnet8-32",)}),
         "paper": Scale(5, 30, "NVIDIA H200", {"batch": 128, "rounds": 100}),
     },
