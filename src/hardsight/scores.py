@@ -369,11 +369,12 @@ def norm_within_class(norms: Any, labels: Any) -> Tensor:
         raise InputError(f"norms and labels must be of one length, got {tuple(norms.shape)} and {tuple(labels.shape)}.")
     groups = labels.unique()
     group = torch.searchsorted(groups, labels)  # as `return_inverse` has it, in a third of the memory
+    group.clamp_(max=len(groups) - 1)  # NaN, which a table has where a label is missing, comes last
     low = norms.new_full((len(groups),), math.inf).scatter_reduce(0, group, norms, "amin")
     high = norms.new_full((len(groups),), -math.inf).scatter_reduce(0, group, norms, "amax")
     span = high - low
     scaled = (norms - low[group]).div_(span.clamp_min(torch.finfo(norms.dtype).tiny)[group])
-    return scaled.masked_fill_(~(span > 0)[group], 0.5)
+    return scaled.masked_fill_(~(span > 0)[group] | labels.isnan(), 0.5)
 
 
 def avh_series(features: Any, weight: Any, labels: Any, sums: ClassSums | None = None) -> tuple[Tensor, Tensor]:
