@@ -151,7 +151,8 @@ def test_gaps_of_the_norm_have_the_other_sign(sign, answer):
 
 
 @pytest.mark.parametrize(
-    ("hard", "easy", "answer"), [(1, 2, "yes"), (2, 1, "partly"), (-1, 1, "partly"), (-1, -2, "no"), (2, 2, "partly")]
+    ("hard", "easy", "answer"),
+    [(1, 2, "yes"), (2, 1, "partly"), (-1, 1, "partly"), (-1, -2, "no"), (2, 2, "partly"), (0, 0, "not shown")],
 )
 def test_norms_of_hard_samples_grow_but_less(hard, easy, answer):
     draw, human = np.random.default_rng(7), np.repeat([0.1, 0.5, 1.0], 40)
@@ -203,7 +204,7 @@ def test_a_bounce_and_its_absence_are_shown_by_intervals(rise, plain, short, noi
     assert answers == ([plain, short] if noise < 1 else ["not shown"] * 2)
 
 
-@pytest.mark.parametrize(("pace", "answer"), [(12, "yes"), (1, "no"), (-12, "no")])
+@pytest.mark.parametrize(("pace", "answer"), [(12, "yes"), (1, "no"), (-12, "no"), (4, "not shown")])
 def test_confidence_outlasts_avh_if_it_still_rises(pace, answer):
     draw, t = np.random.default_rng(9), np.arange(60)
     noise = 1e-3 * draw.normal(size=(2, 300, 60))

@@ -206,7 +206,7 @@ def _gaps_throughout(net: Net, value: str, title: str, sign: int) -> Finding:
 @_judge(number="growth of the norm of hard samples less that of easy ones")
 def hard_norms_grow_slower(net: Net) -> Finding:
     """yes: from the first epoch to the last fifth norms grow in the lowest human bin, and by less than in the highest
-    (both intervals); partly: one of the two."""
+    (both intervals); partly: one of the two; no: they fall, or grow by more; not shown: otherwise."""
     norms, (lowest, highest) = net.run.matrix("norm"), net.ends
     with np.errstate(invalid="ignore"):
         growth = norms @ whole_change(norms.shape[1])
@@ -219,8 +219,9 @@ def hard_norms_grow_slower(net: Net) -> Finding:
         f"norms of {lowest} grew by {interval(float(grown.value), float(grown.low), float(grown.high), '+.3g')}, which "
         f"is {interval(value, low, high, '+.3g')} against those of {highest}"
     )
-    kept = grown.low > 0, high < 0
-    return _finding(all(kept), any(kept), measured, len(hard) + len(easy), value, low, high)
+    kept, refuted = (grown.low > 0, high < 0), grown.high < 0 or low > 0
+    verdict = YES if all(kept) else PARTLY if any(kept) else NO if refuted else NOT_SHOWN
+    return Finding(verdict, measured, len(hard) + len(easy), value, low, high)
 
 
 @_judge(epochs=1, number="gap of the norm at the end, in sd")
@@ -261,17 +262,17 @@ def avh_stops_first(net: Net) -> Finding:
 @_judge(number="epochs from AVH's plateau to that of confidence")
 def confidence_outlasts_avh(net: Net) -> Finding:
     """yes: mean confidence of the label rises and stops later than AVH, interval above 0; partly: by the estimate
-    alone."""
+    alone; no: it falls, stops earlier (interval), or AVH has no plateau; not shown: otherwise."""
     if net.avh_moves_on:
         return Finding(NO, net.avh_moves_on, net.plateaus["avh"]["n"])
     avh, confidence = plateaus(net.run, ("avh", "confidence")).to_pylist()
     measured = f"AVH stops at {net.run.unit} {avh['epoch']}; confidence {_later(confidence, net.run.unit)}"
     rises = confidence["end"] > confidence["start"]
     later = confidence["later"] if confidence["later"] is not None else math.nan
-    numbers = [
-        end if math.isfinite(end) else None for end in (later, confidence["later_low"], confidence["later_high"])
-    ]
-    return _finding(rises and confidence["later_low"] > 0, rises and later > 0, measured, avh["n"], *numbers)
+    ends = later, confidence["later_low"], confidence["later_high"]
+    numbers = [end if math.isfinite(end) else None for end in ends]
+    partly = NO if not rises or confidence["later_high"] < 0 else PARTLY if later > 0 else NOT_SHOWN
+    return Finding(YES if rises and confidence["later_low"] > 0 else partly, measured, avh["n"], *numbers)
 
 
 def _later(row: dict[str, Any], unit: str) -> str:
@@ -392,7 +393,7 @@ def norm_waits(net: Net) -> Finding:
     return _finding(high < 0.5, low <= 0.5, measured, curves.n, value, low, high)
 
 
-@_judge(number="change of the loss by norms (no: angles lower it more)")
+@_judge(number="change of the loss by norms (partly: angles lower it more)")
 def norms_lower_easy_losses(net: Net) -> Finding:
     """second half, highest human bin: yes: norms lower it, and more than angles do (intervals); partly: norms lower it;
     no: they raise it; not shown: the interval contains 0."""

@@ -33,10 +33,10 @@ _EASY, _HARD = 0.9, 0.1  # share of people, and confidence
         "agreement": Measure("Spearman's correlation with human selection frequency; positive: as expected"),
         "z": Measure("Fisher's z of it"),
         "samples": Measure("Number of images"),
-        "both_high": Measure("Images that 80% of the people choose and whose confidence is 0.8 or more", True),
+        "both_high": Measure("Images with a human frequency and a confidence of 0.8 or more", True),
         "extreme": Measure("Images with a confidence below 0.1 or above 0.9", True),
-        "hard_for_people": Measure("Images that half of the people choose at most, with a confidence above 0.9"),
-        "hard_for_networks": Measure("Images that 90% of the people choose, with a confidence below 0.1"),
+        "hard_for_people": Measure("Images with a human frequency of 0.5 or less and a confidence above 0.9"),
+        "hard_for_networks": Measure("Images with a human frequency of 0.9 or more and a confidence below 0.1"),
     },
     scales={
         "smoke": Scale(2, 8, settings={"data": "digits", "recipe": {"epochs": 3}}, levels={"network": ("small-cnn",)}),

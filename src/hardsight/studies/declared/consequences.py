@@ -70,10 +70,8 @@ def _answers(cell: Cell) -> list[dict[str, Any]]:
     """Train with a loss and ask the network everything that the study asks."""
     settings, (training, test) = cell.settings, split_data(cell)
     loss, smoothing = _ARMS[cell.levels["arm"]]
-    data, recipe = (
-        (first_of(training, settings.get("pool")), test),
-        recipe_of(cell, loss=loss, label_smoothing=smoothing),
-    )
+    recipe = recipe_of(cell, loss=loss, label_smoothing=smoothing)
+    data = first_of(training, settings.get("pool")), test
     trained = train_cell(cell, data, recipe, settings.get("network"))
     ask = partial(_rows, cell, hs.evaluation.Subject("network", trained.model, test))
     ood = [(name.removesuffix(".npz"), f"{cell.file(name)}:test") for name in settings["data_ood"]]

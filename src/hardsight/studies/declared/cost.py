@@ -40,9 +40,10 @@ _IMAGES = 50_000  # of an epoch of CIFAR-10
 def _timed(cell: Cell) -> list[dict[str, Any]]:
     """One row per loss."""
     batch, device = cell.settings["batch"], cell.device
-    torch.manual_seed(cell.seed)
-    network = build_network(cell.levels["network"], classes=10).to(device).train()
-    images, labels = torch.rand(batch, 3, 32, 32, device=device), torch.randint(10, (batch,), device=device)
+    with torch.random.fork_rng():
+        torch.manual_seed(cell.seed)
+        network = build_network(cell.levels["network"], classes=10).to(device).train()
+        images, labels = torch.rand(batch, 3, 32, 32).to(device), torch.randint(10, (batch,)).to(device)
     losses = {name: make_loss(None, Recipe(loss=name), network, labels) for name in _LOSSES}
     seconds, draw = {name: [] for name in losses}, np.random.default_rng(cell.seed)
     for _ in range(cell.settings["rounds"]):
