@@ -19,6 +19,7 @@ from hardsight.studies import STUDIES, Measure, Results, Scale, Study, ledger, r
 from hardsight.studies.claims import JUDGES, Claim, Finding, all_claims, claims, pairs
 from hardsight.studies.declared import stated
 from hardsight.studies.ledger import VERDICTS, Entry, Ledger, judge_claim, verdict_of
+from hardsight.studies.rowfiles import read_rows
 from hardsight.studies.tables import conditions, matches
 from hardsight.table import SampleTable
 
@@ -385,6 +386,12 @@ def test_the_paper_s_effect_is_one_that_could_be_reached_here(claim):
     results = read_results(claim.study, [ROWS / name for name in claim.rows])
     for part in pairs(claim, results):  # shares: a gain of 2 points on 99% is excluded whatever is measured
         assert 0 <= part.base.mean() + claim.effect <= 1
+
+
+@pytest.mark.parametrize("name", ["dynamics-observations.csv", "observations-small.csv"])
+def test_rows_of_recorded_runs_were_judged_by_the_present_rules(name):
+    rules = {claim.claim: JUDGES[claim.judge].rule for claim in claims("observations")}
+    assert not {row["claim"] for row in read_rows(ROWS / name) if row["rule"] != rules[row["claim"]]}
 
 
 def test_a_claim_whose_rows_vanish_is_not_run(tmp_path):
