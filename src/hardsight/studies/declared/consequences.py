@@ -8,13 +8,14 @@ question. The released log's ε of 0.2 in normalized units is 0.0616 in pixel va
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import hardsight as hs
 from hardsight.stats import share_interval
 from hardsight.studies.declared.losses import CIFAR, MNIST
-from hardsight.studies.declared.training import SMALL_CIFAR, first_of, recipe_of, split_data, train_cell
+from hardsight.studies.declared.training import SMALL_CIFAR, SMALL_MNIST, recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 # Name: loss, label smoothing.
@@ -27,11 +28,18 @@ _ARMS = {
     "euclid": ("euclid:paper", 0.0),
     "amc": ("amc:paper", 0.0),
     "amc-released": ("amc:released", 0.0),
+    "mse": ("mse", 0.0),
+    "mirror": ("mirror", 0.0),
+    "mse-sigmoid": ("mse:sigmoid", 0.0),
+    "mirror-sigmoid": ("mirror:sigmoid", 0.0),
 }
 _ATTACKS = {
     ("fgsm", "pgd", "pgd-margin", "pgd-dlr"): (0.0616, 0.1, 0.2, 0.3, 0.5),
     ("pgd-l2", "pgd-margin-l2"): (1.0, 2.0, 3.0, 10.0),
 }
+_MNIST_ARMS = ("ce", "el-released", "el")
+_TABLE_5_ARMS = (*_MNIST_ARMS, "mse", "mirror", "mse-sigmoid", "mirror-sigmoid")  # the last four are not attacked
+_QUICK = Scale(5, 70, settings=SMALL_CIFAR | {"limit": 1000})
 _DETAILS = ("question", "metric", "score", "on", "level")
 
 
@@ -50,38 +58,39 @@ def _register(
     )  # fmt: skip
 
 
-def _scales(paper: dict[str, Any], seconds: float, seeds: int, asked: dict[str, Any], arms: Sequence[str]) -> Any:
-    """At quick scale CIFAR-10 trains a small network, and digits stand in for MNIST."""
-    small = {"data": "digits", "model": "small-cnn", "recipe": {}, "limit": 200, **asked, "data_ood": ()}
-    attacked = {"attacks": {("fgsm", "pgd"): (0.1,)}} if "attacks" in asked else {}
-    quick = Scale(3, 60, settings=small | attacked)
-    if paper is CIFAR:
-        quick = Scale(5, 70, settings=SMALL_CIFAR | asked | {"limit": 1000})
+def _scales(
+    arms: Sequence[str], quick: Scale, paper: dict[str, Any], seconds: float, seeds: int, asked: dict[str, Any]
+) -> dict[str, Scale]:
+    """At smoke scale a few of the arms; at quick scale a small network and a part of the training images."""
+    few = {"attacks": {("fgsm", "pgd"): (0.1,)}} if "attacks" in asked else {}
+    digits = {"data": "digits", "model": "small-cnn", "recipe": {"epochs": 2}, "limit": 8, "data_ood": ()}
     return {
-        "smoke": Scale(
-            1, 5, settings=small | attacked | {"recipe": {"epochs": 2}, "limit": 8}, levels={"arm": arms[:2]}
-        ),
-        "quick": quick,
+        "smoke": Scale(1, 5, settings=asked | digits | few, levels={"arm": arms}),
+        "quick": replace(quick, settings=asked | quick.settings),
         "paper": Scale(seeds, seconds, "NVIDIA H200", paper | asked | {"limit": 1000}),
     }
 
 
 def _answers(cell: Cell) -> list[dict[str, Any]]:
     """Train with a loss and ask the network everything that the study asks."""
-    settings, (training, test) = cell.settings, split_data(cell)
+    settings, data = cell.settings, split_data(cell)
     loss, smoothing = _ARMS[cell.levels["arm"]]
     recipe = recipe_of(cell, loss=loss, label_smoothing=smoothing)
-    data = first_of(training, settings.get("pool")), test
-    trained = train_cell(cell, data, recipe, settings.get("network"))
+    trained, test = train_cell(cell, data, recipe, settings.get("network")), data[1]
     ask = partial(_rows, cell, hs.evaluation.Subject("network", trained.model, test))
     ood = [(name.removesuffix(".npz"), f"{cell.file(name)}:test") for name in settings["data_ood"]]
     rows = ask("answers", questions=settings["questions"], ood=ood, explain=settings.get("explain", False))
-    for k, (attacks, eps) in enumerate(settings.get("attacks", {}).items()):
+    attacked = settings.get("attacks", {}) if cell.levels["arm"] in settings.get("attacked", _ARMS) else {}
+    for k, (attacks, eps) in enumerate(attacked.items()):
         rows += ask(f"attacks-{k}", questions=(), attacks=attacks, eps=eps)
-    accuracy, n = trained.history[-1]["test_accuracy"], len(test)
-    low, high = share_interval(accuracy * n, n)
-    first = {"question": "accuracy", "metric": "accuracy", "value": accuracy, "low": low, "high": high, "n": n}
-    return [first | {"better": "higher"}, *rows]
+    by_epoch = [row["test_accuracy"] for row in trained.history]
+    return [_accuracy("accuracy", by_epoch[-1], len(test)), _accuracy("best", max(by_epoch), len(test)), *rows]
+
+
+def _accuracy(metric: str, value: float, n: int) -> dict[str, Any]:
+    low, high = share_interval(value * n, n)
+    row = {"question": "accuracy", "metric": metric, "value": value, "low": low, "high": high, "n": n}
+    return row | {"better": "higher"}
 
 
 def _rows(cell: Cell, subject: hs.evaluation.Subject, name: str, **options: Any) -> list[dict[str, Any]]:
@@ -97,13 +106,14 @@ _register(
     "consequences-mnist",
     "Does the Encouraging Loss detect OOD data better, and is it more robust?",
     "EL, Table 4 and Fig. 7",
-    ("ce", "el-released", "el"),
+    _MNIST_ARMS,
     _scales(
+        ("ce", "el-released"),
+        Scale(5, 240, settings=SMALL_MNIST | {"limit": 200, "attacked": _MNIST_ARMS}, levels={"arm": _TABLE_5_ARMS}),
         MNIST,
         120,
         5,
         {"questions": ("calibration", "margins"), "data_ood": ("fashion_mnist.npz",), "attacks": _ATTACKS},
-        ("ce", "el-released"),
     ),
     (
         _ACCURACY,
@@ -118,7 +128,7 @@ _register(
     "Are networks trained with the Encouraging Loss calibrated?",
     "",
     ("ce", "el", "ce-smooth", "el-smooth"),
-    _scales(CIFAR, 80, 3, {"questions": ("calibration", "margins"), "data_ood": ("svhn.npz",)}, ("ce", "el")),
+    _scales(("ce", "el"), _QUICK, CIFAR, 80, 3, {"questions": ("calibration", "margins"), "data_ood": ("svhn.npz",)}),
     (
         _ACCURACY,
         *(("calibration", "ece", score, "", "") for score in ("softmax", "softmax+T")),
@@ -130,7 +140,7 @@ _register(
     "Does the AMC-Loss make class activation maps compact and faithful, and classes clusters?",
     "AMC, Fig. 2 and 4 to 6",
     ("ce", "euclid", "amc", "amc-released"),
-    _scales(CIFAR, 80, 3, {"questions": ("clusters",), "data_ood": (), "explain": True}, ("ce", "amc")),
+    _scales(("ce", "amc"), _QUICK, CIFAR, 80, 3, {"questions": ("clusters",), "data_ood": (), "explain": True}),
     (
         _ACCURACY,
         *(("explanation", metric, "", "", "") for metric in ("entropy", "area", "deletion", "insertion")),

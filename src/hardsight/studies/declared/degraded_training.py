@@ -10,7 +10,7 @@ from hardsight.data import ArraySamples, JoinedSamples, Samples, all_labels
 from hardsight.dynamics import Dynamics
 from hardsight.questions import DEGRADATIONS, at_every_level
 from hardsight.studies.declared.dynamics import SMALL_STEPS
-from hardsight.studies.declared.training import first_of, recipe_of, split_data, train_cell
+from hardsight.studies.declared.training import recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 _NAMES = ("noise", "contrast")
@@ -46,8 +46,7 @@ def _measured(cell: Cell) -> list[dict[str, Any]]:
     settings, name = cell.settings, cell.levels["network"]
     training, test = split_data(cell)
     degraded = JoinedSamples({kind: at_every_level(_arrays(test, settings["images"]), kind) for kind in _NAMES})
-    data = first_of(training, settings.get("pool")), degraded
-    train_cell(cell, data, recipe_of(cell, settings.get("model", name)), name, record=("test",))
+    train_cell(cell, (training, degraded), recipe_of(cell, settings.get("model", name)), name, record=("test",))
     run = Dynamics(cell.folder / "run" / "test")
     values = {value: run.matrix(value) for value in ("avh", "norm", "correct")}
     levels_of = np.array([id_.split("/")[1] for id_ in run.ids])  # the ids are NAME/NAME=LEVEL/ID

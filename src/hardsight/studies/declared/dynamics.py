@@ -9,7 +9,7 @@ import numpy as np
 from hardsight.dynamics import Dynamics
 from hardsight.studies.claims import NO, PARTLY, YES
 from hardsight.studies.declared.avh_claims import observations
-from hardsight.studies.declared.training import first_of, recipe_of, split_data, train_cell
+from hardsight.studies.declared.training import recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 _SUPPORT = {YES: 1.0, PARTLY: 0.5, NO: 0.0}
@@ -54,7 +54,7 @@ def _judged(cell: Cell) -> list[dict[str, Any]]:
     name, settings = cell.levels["network"], cell.settings
     training, test = split_data(cell)
     recipe = recipe_of(cell, settings.get("model", name))
-    train_cell(cell, (first_of(training, settings.get("pool")), test), recipe, name, record=("test",))
+    train_cell(cell, (training, test), recipe, name, record=("test",))
     run, human = Dynamics(cell.folder / "run" / "test"), None
     if "data_human" in settings:
         human = cell.file(settings["data_human"])

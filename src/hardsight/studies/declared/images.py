@@ -34,7 +34,7 @@ def _trained(cell: Cell) -> dict[str, float]:
     cell = replace(cell, settings=cell.settings["trainings"][cell.levels["setting"]])
     recipe = recipe_of(cell, loss=cell.levels["loss"])
     recipe = recipe.replace(lr=float(cell.levels.get("rate", 1)) * recipe.lr)
-    history = train_cell(cell, split_data(cell), recipe).history
+    history = train_cell(cell, split_data(cell), recipe, cell.settings.get("network")).history
     accuracies = [row["test_accuracy"] for row in history]
     return {"accuracy": accuracies[-1], "best": max(accuracies)}
 
@@ -97,15 +97,17 @@ _AMC_SHORT = {name: {**training, "recipe": {"epochs": 30, "precision": "bf16"}} 
 _AMC_LOSSES = ("ce", "euclid:paper,down", "amc:paper,down")
 
 
-def _amc(seeds: int, settings: tuple[str, ...], losses: tuple[str, ...]) -> dict[str, Scale]:
-    ramps = {"epochs": 3, "schedule": "ramp", "warmup": 1.0, "rampdown": 1.0}
-    digits = {"digits": {**_DIGITS["digits"], "recipe": ramps}}
-    smoke = {"setting": ("digits",), "loss": losses}
+def _ramps(epochs: int, up: float, down: float) -> dict[str, Any]:
+    return {"epochs": epochs, "schedule": "ramp", "warmup": up, "rampdown": down}
+
+
+def _amc(settings: tuple[str, ...], losses: tuple[str, ...], quick: Scale) -> dict[str, Scale]:
+    digits = {"digits": {**_DIGITS["digits"], "recipe": _ramps(3, 1, 1)}}
     short, paper = ({name: of[name] for name in settings} for of in (_AMC_SHORT, _AMC))
     return {
-        "smoke": Scale(2, 2, settings={"trainings": digits}, levels=smoke),
-        "quick": Scale(seeds, 150, "NVIDIA H200", {"trainings": short}),
-        "paper": Scale(seeds, 1500, "NVIDIA H200", {"trainings": paper}),
+        "smoke": Scale(2, 2, settings={"trainings": digits}, levels={"setting": ("digits",), "loss": losses}),
+        "quick": replace(quick, settings={"trainings": short} | quick.settings),
+        "paper": Scale(5, 1500, "NVIDIA H200", {"trainings": paper}),
     }
 
 
@@ -115,7 +117,7 @@ STUDIES.register(
     paper="AMC, Table 1",
     factors={"setting": tuple(_AMC), "loss": _AMC_LOSSES},
     measures={"accuracy": _LAST, "best": _BEST},
-    scales=_amc(5, tuple(_AMC), _AMC_LOSSES),
+    scales=_amc(tuple(_AMC), _AMC_LOSSES, Scale(5, 150, "NVIDIA H200")),
     compare="loss",
     baseline="ce",
     pooled="euclid:paper,down",  # Table 1's p-values are the AMC-Loss's against this one
@@ -125,13 +127,16 @@ STUDIES.register(
 # λ of the paper's formula is twice the weight here, because it divides a sum over n/2 pairs by n.
 _WEIGHTS = {f"amc:weight={balance / 2:g},down": balance for balance in (0.001, 0.01, 0.05, 0.5, 1.0)}
 _MARGINS = {f"amc:weight=0.05,margin={margin:g},down": margin for margin in (0.75, 1.0, 1.25, 1.5)}
+# The paper's optimizer and ramps on a small network, in proportion, for a CPU.
+_SMALL = {**_AMC["cifar10"], "network": "strided-cnn", "pool": 10_000, "recipe": _ramps(15, 4, 2.5)}
+_SWEPT = Scale(5, 60, settings={"trainings": {"cifar10": _SMALL}})
 STUDIES.register(
     "amc-sweep",
     question="How much do the weight and the margin of the AMC-Loss matter?",
     paper="AMC, Fig. 7",
     factors={"setting": ("cifar10",), "loss": ("ce", "amc:paper,down", *_WEIGHTS, *_MARGINS)},
     measures={"accuracy": _LAST, "best": _BEST},
-    scales=_amc(5, ("cifar10",), ("ce", "amc:paper,down", next(iter(_WEIGHTS)), next(iter(_MARGINS)))),
+    scales=_amc(("cifar10",), ("ce", "amc:paper,down", next(iter(_WEIGHTS)), next(iter(_MARGINS))), _SWEPT),
     compare="loss",
     baseline="ce",
     data=_files(_AMC),

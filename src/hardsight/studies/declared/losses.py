@@ -19,7 +19,6 @@ from hardsight.data import Samples
 from hardsight.studies.declared.training import (
     SMALL_CIFAR,
     embed,
-    first_of,
     pixels_and_labels,
     recipe_of,
     split_data,
@@ -82,8 +81,7 @@ def _trained(cell: Cell) -> dict[str, float]:
     """Train with a loss and measure the network."""
     settings, recipe = cell.settings, recipe_of(cell, loss=_loss_name(cell.levels))
     recipe = recipe.replace(lr=float(cell.levels.get("rate", 1)) * recipe.lr)
-    whole, held_out = split_data(cell)
-    data = first_of(whole, settings.get("pool")), held_out
+    data = split_data(cell)
     trained = train_cell(cell, data, recipe, settings.get("network"))
     network, history = trained.model.module, trained.history
     training, test = (_outputs(network, samples, cell.device) for samples in data)

@@ -65,7 +65,7 @@ _SMOKE = {"data": "digits", "asked": 150, "pool": 150, "probe": 120}
 def _agreement(cell: Cell) -> list[dict[str, Any]]:
     """The accuracy of a head, and one row per score."""
     training, test = split_data(cell)
-    training, test = first_of(training, cell.settings.get("pool")), first_of(test, cell.settings.get("asked"))
+    test = first_of(test, cell.settings.get("asked"))
     labels, network = all_labels(test, "data"), partial(_network, cell, training)
     asked = _features(cell, network, test, "test")
     if cell.levels["head"] == "folds":

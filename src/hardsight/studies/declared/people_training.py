@@ -23,7 +23,6 @@ from hardsight.studies.declared.people import AGREEMENT, CIFAR_RECIPE, agreement
 from hardsight.studies.declared.training import (
     SMALL_CIFAR,
     embed,
-    first_of,
     pixels_and_labels,
     recipe_of,
     split_data,
@@ -66,7 +65,7 @@ def _scales(trainings: tuple[str, ...], smoke: tuple[str, ...]) -> dict[str, Sca
 def _agreement(cell: Cell) -> list[dict[str, Any]]:
     """The accuracy of a training, and one row per score."""
     training, test = split_data(cell)
-    training, labels = first_of(training, cell.settings.get("pool")), all_labels(test, "data")
+    labels = all_labels(test, "data")
     recipe = recipe_of(cell, **TRAININGS[cell.levels["training"]])
     trained = train_cell(cell, (training, test), recipe, cell.settings.get("network"), record=("test",))
     dynamics = hs.Dynamics(cell.folder / "run" / "test")

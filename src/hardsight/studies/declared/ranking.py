@@ -27,7 +27,6 @@ from hardsight.studies.declared.training import (
     SMALL_CIFAR,
     Embedded,
     embed,
-    first_of,
     pixels_and_labels,
     recipe_of,
     split_data,
@@ -135,14 +134,13 @@ def nearest_by_angle(embedded: Embedded) -> float:
 
 def trained_network(cell: Cell) -> tuple[hs.Model, Samples]:
     """The network that a cell names, trained on the settings' data, and the test samples."""
-    (training, test), name, settings = split_data(cell), cell.levels["network"], cell.settings
+    data, name = split_data(cell), cell.levels["network"]
     network: Any = name
     if name.startswith("timm:"):  # by name its preprocessing would enlarge the images
         with torch.random.fork_rng():
             torch.manual_seed(cell.seed)
             network = new_model(name, CLASSES).module
-    data = first_of(training, settings.get("pool")), test
-    return train_cell(cell, data, recipe_of(cell, settings.get("model", name)), network).model, test
+    return train_cell(cell, data, recipe_of(cell, cell.settings.get("model", name)), network).model, data[1]
 
 
 @JUDGES.register("rank", of="study")

@@ -22,7 +22,6 @@ from hardsight.studies.declared.losses import CIFAR
 from hardsight.studies.declared.training import (
     SMALL_CIFAR,
     embed,
-    first_of,
     pixels_and_labels,
     recipe_of,
     split_data,
@@ -58,7 +57,6 @@ _SMOKE = {"data": "digits", "model": "small-cnn", "recipe": {"epochs": 2}}
 def _calibrated(cell: Cell) -> list[dict[str, Any]]:
     """One row with the network's own probabilities, and one with those at the fitted temperature."""
     training, test = split_data(cell)
-    training = first_of(training, cell.settings.get("pool"))
     order = np.random.default_rng(cell.seed).permutation(len(training))
     held_out, rest = np.split(order, [round(HELD_OUT * len(order))])
     recipe = recipe_of(cell, loss=cell.levels["loss"])

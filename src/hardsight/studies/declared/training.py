@@ -25,6 +25,14 @@ SMALL_CIFAR = {
     "recipe": {"epochs": 10, "batch_size": 128, "crop": 2, "flip": True},
     "pool": 10_000,
 }
+# MNIST for as many epochs as in the EL paper, without weight decay as there; about 96% accurate.
+SMALL_MNIST = {
+    "data": "mnist.npz",
+    "model": "small-cnn",
+    "network": "strided-cnn",
+    "recipe": {"epochs": 100, "batch_size": 128, "weight_decay": 0.0},
+    "pool": 5000,
+}
 
 
 def split_digits(every: int = 5) -> tuple[ArraySamples, ArraySamples]:
@@ -38,14 +46,16 @@ def split_digits(every: int = 5) -> tuple[ArraySamples, ArraySamples]:
 def split_data(cell: Cell) -> tuple[Samples, Samples]:
     """Training and test samples of the data set that the settings name, with its labels or those of `label`.
 
-    A folder of images has them in ``train`` and ``val``.
+    A folder of images has them in ``train`` and ``val``. Of the training samples only the first ``pool`` are taken.
     """
     name, columns = cell.file(cell.settings["data"]), Columns(label=cell.settings.get("label"))
     if name == "digits":
-        return split_digits()
+        training, test = split_digits()
+        return first_of(training, cell.settings.get("pool")), test
     folder = Path(name, "train").is_dir()
-    training, test = ("/train", "/val") if folder else (":train", ":test")
-    return open_data(name + training, columns=columns), open_data(name + test, columns=columns)
+    parts = ("/train", "/val") if folder else (":train", ":test")
+    training, test = (open_data(name + part, columns=columns) for part in parts)
+    return first_of(training, cell.settings.get("pool")), test
 
 
 def first_of(samples: Samples, n: int | None) -> Samples:
