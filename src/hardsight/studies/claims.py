@@ -105,6 +105,8 @@ class Claim(NamedTuple):
         checked: What was checked before the paper was contradicted, and caveats.
         headline: Its short form for the summary, if it is among the most important.
         few: Why it rests on fewer than five units.
+        on: What sets this experiment apart, where there are several.
+        also: The other experiments on the sentence, by what differs from the first.
     """
 
     paper: str
@@ -125,6 +127,14 @@ class Claim(NamedTuple):
     checked: str = ""
     headline: str = ""
     few: str = ""
+    on: str = ""
+    also: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def experiments(self) -> tuple[Claim, ...]:
+        """The claim as each of its experiments tests it."""
+        first = self._replace(also=())
+        return (first, *(first._replace(**_frozen(other)) for other in self.also))
 
     @property
     def columns(self) -> dict[str, str]:
@@ -140,12 +150,18 @@ def all_claims() -> tuple[Claim, ...]:
     """Every claim of the three papers, in the order of the file."""
     file = resources.files("hardsight.studies") / "published" / "claims.toml"
     entries: list[dict[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))["claim"]
-    return tuple(Claim(**entry | {"rows": tuple(entry.get("rows", ()))}) for entry in entries)
+    return tuple(Claim(**_frozen(entry)) for entry in entries)
+
+
+def _frozen(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of the file with tuples in place of lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
 
 
 def claims(study: str) -> list[Claim]:
-    """The papers' claims that a study feeds."""
-    return [claim for claim in all_claims() if claim.study == study and claim.judge]
+    """The papers' claims that a study feeds, as it tests them."""
+    every = (experiment for claim in all_claims() for experiment in claim.experiments)
+    return [claim for claim in every if claim.study == study and claim.judge]
 
 
 def judged(results: Results) -> list[dict[str, Any]]:

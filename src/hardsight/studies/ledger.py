@@ -124,6 +124,11 @@ class Entry(NamedTuple):
         few = [f.n for _, f in self.lines if f.verdict != UNMEASURED and f.n < FEW]
         return self.claim.few if few else ""
 
+    @property
+    def studies(self) -> str:
+        """The studies that feed it."""
+        return ", ".join(dict.fromkeys(filter(None, (part.study for part in self.claim.experiments)))) or "–"
+
 
 def verdict_of(lines: Sequence[Finding], p: Sequence[float] = (), p_effect: Sequence[float] = ()) -> str:
     """The verdict on a claim from its lines; the rule is at the head of the page.
@@ -159,10 +164,16 @@ def corrected(p: Sequence[float | None]) -> list[float]:
 
 
 def judge_claim(claim: Claim, folder: Path, scale: str = "paper") -> tuple[tuple[str, Finding], ...]:
-    """The lines of a claim from the rows in a folder; none if the claim says why it has none.
+    """The lines of a claim from the rows in a folder, experiment by experiment; none if it says why it has none.
 
     Rows that `hardsight.studies.study` wrote into the folder take the place of committed ones.
     """
+    if claim.also:
+        return tuple(
+            (", ".join(filter(None, (experiment.on, on))), finding)
+            for experiment in claim.experiments
+            for on, finding in judge_claim(experiment, folder, scale)
+        )
     if claim.not_testable or not claim.judge:
         return ()
     judge = JUDGES[claim.judge]
@@ -278,7 +289,7 @@ class Ledger(Result):
         lines = []
         for entry in sorted(self.entries, key=lambda entry: VERDICTS.index(entry.verdict)):
             if entry.claim.headline:
-                data = entry.claim.data.partition(" (paper")[0]
+                data = _data(entry.claim, ours=True)
                 measured = f"{entry.brief}; {entry.caveat}" if entry.caveat else entry.brief
                 lines.append(f"**{entry.verdict}**{_mark(entry)} – {_titled(entry.claim)}: {measured} ({data})")
         return lines
@@ -288,8 +299,7 @@ class Ledger(Result):
         return [
             {
                 "verdict": _marked(entry), "claim": entry.claim.claim, "where": entry.claim.source,
-                "measured": entry.measured, "n": _few(entry), "data": entry.claim.data,
-                "study": entry.claim.study or "–",
+                "measured": entry.measured, "n": _few(entry), "data": _data(entry.claim), "study": entry.studies,
             }
             for entry in self.papers.get(paper, ())
         ]  # fmt: skip
@@ -311,7 +321,8 @@ class Ledger(Result):
     def provenance(self) -> list[dict[str, Any]]:
         """Which rows there are, and what they say about themselves."""
         listed = []
-        for name in dict.fromkeys(name for entry in self.entries for name in entry.claim.rows):
+        parts = (part for entry in self.entries for part in entry.claim.experiments)
+        for name in dict.fromkeys(name for part in parts for name in part.rows):
             rows = read_rows(self.path / name) if (self.path / name).is_file() else []
             entry: dict[str, Any] = {"rows": name, "number": len(rows)}
             for fact, columns in _PROVENANCE.items():
@@ -392,6 +403,12 @@ def _short(finding: Finding) -> str:
 def _titled(claim: Claim) -> str:
     """The short form of a claim, with its paper where that does not say it."""
     return claim.headline if claim.paper in claim.headline else f"{claim.paper}: {claim.headline}"
+
+
+def _data(claim: Claim, ours: bool = False) -> str:
+    """What the rows of each experiment are of, with or without what the paper's were."""
+    texts = [(part.on, part.data.partition(" (paper")[0] if ours else part.data) for part in claim.experiments]
+    return "; ".join(f"{on}: {text}" if on else text for on, text in texts)
 
 
 def _mark(entry: Entry) -> str:
