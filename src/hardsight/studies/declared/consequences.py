@@ -66,7 +66,7 @@ def _scales(
     digits = {"data": "digits", "model": "small-cnn", "recipe": {"epochs": 2}, "limit": 8, "data_ood": ()}
     return {
         "smoke": Scale(1, 5, settings=asked | digits | few, levels={"arm": arms}),
-        "quick": replace(quick, settings=asked | quick.settings),
+        "quick": replace(quick, settings={**asked, **quick.settings}),
         "paper": Scale(seeds, seconds, "NVIDIA H200", paper | asked | {"limit": 1000}),
     }
 

@@ -106,7 +106,7 @@ def _amc(settings: tuple[str, ...], losses: tuple[str, ...], quick: Scale) -> di
     short, paper = ({name: of[name] for name in settings} for of in (_AMC_SHORT, _AMC))
     return {
         "smoke": Scale(2, 2, settings={"trainings": digits}, levels={"setting": ("digits",), "loss": losses}),
-        "quick": replace(quick, settings={"trainings": short} | quick.settings),
+        "quick": replace(quick, settings={"trainings": short, **quick.settings}),
         "paper": Scale(5, 1500, "NVIDIA H200", {"trainings": paper}),
     }
 

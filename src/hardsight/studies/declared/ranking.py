@@ -90,7 +90,7 @@ def rank_networks(runs: Mapping[str, SampleTable | str | Path], human: Any = Non
 
 @STUDIES.register(
     "net-ranking",
-    question="Do better networks have a lower mean AVH, in every bin of human selection frequency?",
+    question="Do better networks have a lower mean AVH, after every epoch and in every bin of human frequency?",
     paper="AVH, Observation 4",
     factors={"network": _PRESETS},
     details=("bin",),
@@ -111,12 +111,16 @@ def rank_networks(runs: Mapping[str, SampleTable | str | Path], human: Any = Non
     },
 )
 def _scored(cell: Cell) -> list[dict[str, Any]]:
-    """Train a network, score the test samples with its last weights."""
-    model, test = trained_network(cell)
+    """Train a network and score the test samples: after each epoch, and with its last weights."""
+    model, test = trained_network(cell, record=("test",))
     table = hs.score(model, test, device=cell.device, progress=False)
     rows = mean_hardness(table, human_frequency(cell, table["label"]))
     rows[0]["nearest"] = nearest_by_angle(embed(model.module, pixels_and_labels(test, cell.device)[0]))
-    return rows
+    course = hs.Dynamics(cell.folder / "run" / "test").curves(values=("avh", "correct")).to_pylist()
+    return rows + [
+        {"bin": f"epoch {row['epoch']}", "avh": CLASSES * row["avh_mean"], "accuracy": row["correct_mean"]}
+        for row in course
+    ]
 
 
 def nearest_by_angle(embedded: Embedded) -> float:
@@ -132,7 +136,7 @@ def nearest_by_angle(embedded: Embedded) -> float:
     return float((nearest == embedded.logits.argmax(1)).double().mean())
 
 
-def trained_network(cell: Cell) -> tuple[hs.Model, Samples]:
+def trained_network(cell: Cell, record: tuple[str, ...] = ()) -> tuple[hs.Model, Samples]:
     """The network that a cell names, trained on the settings' data, and the test samples."""
     data, name = split_data(cell), cell.levels["network"]
     network: Any = name
@@ -140,7 +144,8 @@ def trained_network(cell: Cell) -> tuple[hs.Model, Samples]:
         with torch.random.fork_rng():
             torch.manual_seed(cell.seed)
             network = new_model(name, CLASSES).module
-    return train_cell(cell, data, recipe_of(cell, cell.settings.get("model", name)), network).model, data[1]
+    recipe = recipe_of(cell, cell.settings.get("model", name))
+    return train_cell(cell, data, recipe, network, record=record).model, data[1]
 
 
 @JUDGES.register("rank", of="study")

@@ -26,7 +26,7 @@ class TwoGaussians(NamedTuple):
     Attributes:
         points: ``(2n, 3)``, unit length.
         labels: ``(2n,)``.
-        avh, norm: Of each point, ``(2n,)``.
+        avh, norm, confidence: Of each point, ``(2n,)``.
         doubt: Probability of the other class at each point, by the true distributions, ``(2n,)``.
         accuracy: Its accuracy.
     """
@@ -35,6 +35,7 @@ class TwoGaussians(NamedTuple):
     labels: np.ndarray
     avh: np.ndarray
     norm: np.ndarray
+    confidence: np.ndarray
     doubt: np.ndarray
     accuracy: float
 
@@ -58,9 +59,11 @@ def two_gaussians(seed: int = 0, *, n: int = 1000, steps: int = 1000) -> TwoGaus
         lambda: nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.1), nn.Linear(2, 2)), x, y, steps, len(x), 3e-2, seed
     )
     features, _, weight, bias = embed(net, x)
-    scores = compute_scores(features, weight, y, bias, ("avh", "norm"))
-    avh, norm, accuracy = scores["avh"].numpy(), scores["norm"].numpy(), (scores["pred"] == y).double().mean()
-    return TwoGaussians(points, y.numpy(), avh, norm, _doubt(points, y.numpy()), float(accuracy))
+    names = ("avh", "norm", "confidence")
+    scores = compute_scores(features, weight, y, bias, names)
+    accuracy = (scores["pred"] == y).double().mean()
+    avh, norm, confidence = (scores[name].numpy() for name in names)
+    return TwoGaussians(points, y.numpy(), avh, norm, confidence, _doubt(points, y.numpy()), float(accuracy))
 
 
 def _doubt(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -83,6 +86,7 @@ def _doubt(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
         "accuracy": Measure("Accuracy", True, "higher"),
         "AVH": Measure("Spearman's correlation of AVH with the true probability of the other class"),
         "norm": Measure("Spearman's correlation of the norm with the true probability of the other class"),
+        "confidence": Measure("Spearman's correlation of confidence with the true probability of the other class"),
     },
     scales={
         "smoke": Scale(2, 1, settings={"n": 200, "steps": 100}),
@@ -91,7 +95,8 @@ def _doubt(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
 )
 def _two_gaussians(cell: Cell) -> dict[str, float]:
     result = two_gaussians(cell.seed, **cell.settings)
-    correlations = {name: spearmanr(getattr(result, name.lower()), result.doubt).statistic for name in ("AVH", "norm")}
+    scores = {"AVH": result.avh, "norm": result.norm, "confidence": result.confidence}
+    correlations = {name: spearmanr(values, result.doubt).statistic for name, values in scores.items()}
     return {"accuracy": result.accuracy, **correlations}
 
 
