@@ -335,7 +335,10 @@ def test_networks_are_ranked_by_their_agreement_with_people(sign, verdict):
 # The registry and the page.
 
 
-@pytest.mark.parametrize("claim", all_claims(), ids=lambda claim: f"{claim.paper}: {claim.claim[:50]}")
+EXPERIMENTS = [experiment for claim in all_claims() for experiment in claim.experiments]
+
+
+@pytest.mark.parametrize("claim", EXPERIMENTS, ids=lambda claim: f"{claim.paper}: {claim.claim[:50]} {claim.on}")
 def test_every_claim_is_complete(claim):
     assert claim.paper in ("AVH", "EL", "AMC")
     assert claim.source
@@ -364,11 +367,15 @@ def empty(kind):
 
 def test_no_claim_stands_twice():
     assert max(Counter((claim.paper, claim.source, claim.claim) for claim in all_claims()).values()) == 1
+    for claim in all_claims():
+        names = [experiment.on for experiment in claim.experiments]
+        assert len(set(names)) == len(names)
+        assert all(names) or names == [""]
     sentences = Counter(claim.claim for claim in claims("observations"))
     assert max(sentences.values()) == 1  # they are keys of recorded rows
 
 
-@pytest.mark.parametrize("claim", [claim for claim in all_claims() if claim.rows], ids=lambda claim: claim.claim[:60])
+@pytest.mark.parametrize("claim", [claim for claim in EXPERIMENTS if claim.rows], ids=lambda claim: claim.claim[:60])
 def test_every_claim_with_rows_is_about_rows_that_are_there(claim):
     lines = judge_claim(claim, ROWS)
     assert any(line.verdict != "not measured" for _, line in lines)
@@ -381,7 +388,7 @@ def test_every_claim_with_rows_is_about_rows_that_are_there(claim):
                 assert present, f"no rows of {name}={level}"
 
 
-@pytest.mark.parametrize("claim", [c for c in all_claims() if c.rows and c.effect], ids=lambda claim: claim.claim[:60])
+@pytest.mark.parametrize("claim", [c for c in EXPERIMENTS if c.rows and c.effect], ids=lambda claim: claim.claim[:60])
 def test_the_paper_s_effect_is_one_that_could_be_reached_here(claim):
     results = read_results(claim.study, [ROWS / name for name in claim.rows])
     for part in pairs(claim, results):  # shares: a gain of 2 points on 99% is excluded whatever is measured
@@ -392,6 +399,58 @@ def test_the_paper_s_effect_is_one_that_could_be_reached_here(claim):
 def test_rows_of_recorded_runs_were_judged_by_the_present_rules(name):
     rules = {claim.claim: JUDGES[claim.judge].rule for claim in claims("observations")}
     assert not {row["claim"] for row in read_rows(ROWS / name) if row["rule"] != rules[row["claim"]]}
+
+
+def test_experiments_on_one_claim_share_a_verdict_and_its_correction(tmp_path):
+    """Two lines with p = 0.03 each: either alone holds, together neither stands."""
+    draw = np.array([-1, -0.5, 0, 0.5, 1]) / 100
+    gain = draw + 0.0105
+    p = stats.ttest_1samp(gain, 0).pvalue
+    assert 0.025 < p < 0.05
+    for file, study in (("a.csv", "el-log-end"), ("b.csv", "el-small")):
+        lines = ["loss,seed,accuracy"]
+        lines += [f"ce,{seed},0.5" for seed in range(5)]
+        lines += [f"el:0.75,{seed},{0.5 + value}" for seed, value in enumerate(gain)]
+        (tmp_path / file).write_text("\n".join(lines) + "\n")
+        assert study in STUDIES
+    alone = Claim("EL", "here", "It is so.", "el-log-end", "difference", "accuracy", "loss=el:0.75", rows=("a.csv",))
+    alone = alone._replace(expected="higher", data="A (paper: P)", on="first")
+    both = alone._replace(also=({"on": "second", "study": "el-small", "rows": ["b.csv"], "data": "B"},))
+    (line,) = judge_claim(alone, tmp_path)
+    assert (line[0], verdict_of([line[1]])) == ("", "holds")
+    lines = judge_claim(both, tmp_path)
+    assert [on for on, _ in lines] == ["first", "second"]
+    assert [finding.p for _, finding in lines] == [pytest.approx(p)] * 2
+    assert verdict_of([finding for _, finding in lines]) == "not shown"
+    entry = Entry(both._replace(headline="it is so"), "not shown", lines)
+    book = Ledger((entry,), tmp_path)
+    (row,) = book.rows("EL")
+    assert (row["data"], row["study"]) == ("first: A (paper: P); second: B", "el-log-end, el-small")
+    assert book.headlines()[0].endswith("(first: A; second: B)")
+    assert [part["rows"] for part in book.provenance()] == ["a.csv", "b.csv"]
+
+
+def test_own_rows_take_the_place_of_every_experiment_of_their_study(tmp_path):
+    rows = "loss,seed,accuracy\n" + "".join(f"ce,{k},0.5\nel:0.75,{k},{0.6 + k / 1000}\n" for k in range(5))
+    (tmp_path / "committed.csv").write_text(rows)
+    also = [{"on": "second"}, {"on": "third", "study": "el-small"}]
+    claim = Claim("EL", "here", "It is so.", "el-log-end", "difference", "accuracy", "loss=el:0.75", also=tuple(also))
+    claim = claim._replace(expected="higher", rows=("committed.csv",), on="first")
+    assert [on for on, _ in judge_claim(claim, tmp_path)] == ["first", "second", "third"]
+    folder = tmp_path / "el-log-end-quick"
+    folder.mkdir()
+    (folder / "rows.csv").write_text(rows.replace("0.6", "0.4"))
+    assert [on for on, _ in judge_claim(claim, tmp_path)] == ["first", "second", "third"]  # of another scale
+    lines = judge_claim(claim, tmp_path, "quick")
+    assert [(on, line.verdict) for on, line in lines] == [("el-log-end", "no"), ("third", "yes")]
+
+
+def test_every_study_that_a_claim_names_knows_the_claim():
+    """`judged` reads a study's claims: also those that it tests beside another study."""
+    for claim in all_claims():
+        for experiment in claim.experiments:
+            if experiment.judge and experiment.study:
+                assert experiment in claims(experiment.study)
 
 
 def test_a_claim_whose_rows_vanish_is_not_run(tmp_path):

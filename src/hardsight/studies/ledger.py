@@ -166,20 +166,20 @@ def corrected(p: Sequence[float | None]) -> list[float]:
 def judge_claim(claim: Claim, folder: Path, scale: str = "paper") -> tuple[tuple[str, Finding], ...]:
     """The lines of a claim from the rows in a folder, experiment by experiment; none if it says why it has none.
 
-    Rows that `hardsight.studies.study` wrote into the folder take the place of committed ones.
+    Rows that `hardsight.studies.study` wrote into the folder take the place of all committed ones of that study.
     """
     if claim.also:
-        return tuple(
-            (", ".join(filter(None, (experiment.on, on))), finding)
-            for experiment in claim.experiments
-            for on, finding in judge_claim(experiment, folder, scale)
-        )
+        parts = {}
+        for part in claim.experiments:
+            name = part.study if _written(part, folder, scale).is_file() else part.on
+            parts.setdefault(name, judge_claim(part, folder, scale))
+        return tuple((", ".join(filter(None, (name, on))), line) for name, lines in parts.items() for on, line in lines)
     if claim.not_testable or not claim.judge:
         return ()
     judge = JUDGES[claim.judge]
     if judge.of == "nothing":
         return tuple(judge.function(claim))
-    new = folder / f"{claim.study}-{scale}" / "rows.csv"
+    new = _written(claim, folder, scale)
     if claim.not_run and not new.is_file():
         return ()
     files = [new] if new.is_file() else [folder / name for name in claim.rows]
@@ -190,6 +190,11 @@ def judge_claim(claim: Claim, folder: Path, scale: str = "paper") -> tuple[tuple
         return tuple(judge.function(claim, read_results(claim.study, files)))
     rows = [row for file in files for row in read_rows(file, _RECORDED) if row["claim"] == claim.claim]
     return tuple(_recorded(row, files[0]) for row in rows) or (("", Finding(UNMEASURED, "no such rows", 0)),)
+
+
+def _written(claim: Claim, folder: Path, scale: str) -> Path:
+    """Where the study of a claim writes its rows."""
+    return folder / f"{claim.study}-{scale}" / "rows.csv"
 
 
 def _recorded(row: dict[str, Any], file: Path) -> tuple[str, Finding]:

@@ -128,8 +128,8 @@ STUDIES.register(
 _WEIGHTS = {f"amc:weight={balance / 2:g},down": balance for balance in (0.001, 0.01, 0.05, 0.5, 1.0)}
 _MARGINS = {f"amc:weight=0.05,margin={margin:g},down": margin for margin in (0.75, 1.0, 1.25, 1.5)}
 # The paper's optimizer and ramps on a small network, in proportion, for a CPU.
-_SMALL = {**_AMC["cifar10"], "network": "strided-cnn", "pool": 10_000, "recipe": _ramps(15, 4, 2.5)}
-_SWEPT = Scale(5, 60, settings={"trainings": {"cifar10": _SMALL}})
+_SMALL = {**_AMC["cifar10"], "network": "strided-cnn", "pool": 10_000, "recipe": _ramps(10, 8 / 3, 5 / 3)}
+_SWEPT = Scale(5, 40, settings={"trainings": {"cifar10": _SMALL}})
 STUDIES.register(
     "amc-sweep",
     question="How much do the weight and the margin of the AMC-Loss matter?",
