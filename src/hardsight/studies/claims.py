@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hardsight.errors import InputError
-from hardsight.printing import interval
+from hardsight.printing import interval, number_text
 from hardsight.registry import Registry
 from hardsight.stats import Difference, paired_difference
 from hardsight.studies.tables import Results, conditions, is_number, matches
@@ -315,10 +315,15 @@ def _ratio(claim: Claim, results: Results) -> Iterator[tuple[str, Finding]]:
 @JUDGES.register("level", of="study")
 def _level(claim: Claim, results: Results) -> Iterator[tuple[str, Finding]]:
     """yes: the 95% interval of the mean lies on the claimed side of the bound; no: on the other side; not shown: it
-    contains the bound."""
+    contains the bound. A number that is the same in every seed needs no interval."""
     expected, bound = _bound(claim)
 
     def finding(values: np.ndarray, base: np.ndarray) -> Finding:
+        if len(set(values)) == 1 and values[0] != bound:
+            value = float(values[0])
+            verdict = side(value - bound, value - bound, expected)
+            measured = f"{number_text(value, '.3g')} in each of {units(claim, len(values))}"
+            return Finding(verdict, measured, len(values), value, value, value)
         mean, lower, upper, p = _numbers(paired_difference(values - base - bound))
         value, low, high = (end + bound for end in (mean, lower, upper))
         measured = f"{interval(value, low, high, '.3g')}, {units(claim, len(values))}"
