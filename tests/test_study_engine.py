@@ -20,7 +20,7 @@ from hardsight.errors import InputError, MissingPathError
 from hardsight.runs import source_revision
 from hardsight.stats import holm
 from hardsight.studies import STUDIES, Measure, Scale, engine, read_results, study
-from hardsight.studies.tables import Results
+from hardsight.studies.tables import Results, conditions
 
 CALLS = []
 
@@ -68,7 +68,7 @@ def test_what_is_there_is_not_computed_again_and_a_killed_study_resumes(toy, tmp
     assert (len(CALLS), more.finished) == (9, 8)
 
 
-@pytest.mark.parametrize("change", ["settings", "version", "data", "code", "package", "damage", "key"])
+@pytest.mark.parametrize("change", ["settings", "version", "data", "code", "package", "device", "versions", "damage", "key"])
 def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_path, change, monkeypatch, capsys):
     (tmp_path / "numbers.csv").write_text("1")
     run = {"scale": "quick", "out": tmp_path / "out", "data": tmp_path, "progress": False}
@@ -83,6 +83,9 @@ def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_p
         monkeypatch.setattr(type(STUDIES["toy"]), "code", "another measure")
     elif change == "package":
         monkeypatch.setattr(engine, "package_hash", lambda: "another version")
+    elif change in ("device", "versions"):
+        made = engine.provenance() | {change: {"device": "NVIDIA X", "versions": {"torch": "9.9"}}[change]}
+        monkeypatch.setattr(engine, "provenance", lambda *_: made)
     elif change == "data":
         (tmp_path / "numbers.csv").write_text("2")
     else:
@@ -114,6 +117,50 @@ def test_every_row_says_how_it_was_made_and_its_command_makes_it_again(toy, tmp_
     assert results.lines("accuracy", "loss=el:0.75 and seed=2")[0].mean == 12
 
 
+def test_a_cell_that_always_fails_does_not_keep_a_resumed_study_from_the_others(toy, tmp_path, monkeypatch):
+    """Killed after its second cell, whose error is lasting."""
+    run, original = {"scale": "smoke", "out": tmp_path, "progress": False}, STUDIES["toy"].measure
+
+    def measure(cell):
+        if cell.levels["loss"] == "el:0.75" and cell.seed == 0:
+            raise ValueError("lasting")
+        if len(CALLS) == 1 and not resumed:
+            raise KeyboardInterrupt
+        return original(cell)
+
+    resumed = []
+    object.__setattr__(STUDIES["toy"], "measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        study("toy", **run)
+    assert CALLS == [("ce", 0)]
+    resumed.append(True)
+    with pytest.raises(ValueError, match="lasting"):
+        study("toy", **run)
+    assert CALLS == [("ce", 0), ("ce", 1), ("el:0.75", 1), ("ce", 2), ("el:0.75", 2)]
+    with pytest.raises(ValueError, match="lasting"):
+        study("toy", where="loss=el:0.75 and seed=0", **run)  # alone it stops at once
+
+
+def test_a_level_may_contain_and_and_no_column_is_named_twice():
+    names = ("recorded", "seed")
+    assert conditions("recorded=train and test and seed=0", names) == {"recorded": ["train and test"], "seed": ["0"]}
+    assert conditions(" seed = 1 ", names) == {"seed": ["1"]}
+    with pytest.raises(InputError, match=r"seed twice.*seed=A\|B"):
+        conditions("seed=1 and seed=2", names)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "paper"])
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_command_of_every_cell_names_that_cell(name, scale, tmp_path):
+    kind = STUDIES[name]
+    if scale not in kind.scales:
+        return
+    for levels, seed in kind.cells(scale, 1):
+        where = " and ".join(f"{column}={level}" for column, level in {**levels, "seed": seed}.items())
+        wanted = conditions(where, (*kind.factors, "seed"))
+        assert wanted == {column: [level] for column, level in {**levels, "seed": "0"}.items()}
+
+
 @pytest.mark.parametrize("seed", ["-1", "x", "1.5"])
 def test_a_seed_is_a_whole_number(toy, tmp_path, seed):
     with pytest.raises(InputError, match="seed must be"):
@@ -143,7 +190,7 @@ def test_the_revision_is_git_s_and_says_whether_files_changed(tmp_path):
     assert source_revision(package) == f"{revision}+changes"
 
 
-def test_cells_of_another_checkpoint_or_network_are_computed_again(tmp_path):
+def test_cells_of_another_checkpoint_or_network_are_computed_again(tmp_path, capsys):
     @STUDIES.register(
         "started", question="?", paper="", factors={}, measures={"x": Measure("x")}, scales={"smoke": Scale(1, 1)},
         takes_weights=True, takes_network=True,
@@ -163,6 +210,12 @@ def test_cells_of_another_checkpoint_or_network_are_computed_again(tmp_path):
         assert CALLS == ["scratch", "first", "second"]  # what the first one gave is still there
         study("started", network="timm:resnet10t", **run)
         assert len(CALLS) == 4
+        # Networks and checkpoints stand beside each other; of two checkpoints of one name the present one counts.
+        study("started", network="timm:resnet14t", weights=file, **run)
+        with (tmp_path / "started-smoke/rows.csv").open() as rows:
+            starts = [(row["network"], row["weights"]) for row in csv.DictReader(rows)]
+        assert starts == [("", ""), ("", "weights.pt"), ("timm:resnet10t", ""), ("timm:resnet14t", "weights.pt")]
+        assert "not used" not in capsys.readouterr().err
     finally:
         del STUDIES["started"]
 

@@ -40,13 +40,13 @@ def folder_lock(folder: Path, shard: tuple[int, int] = (0, 1), patience: float =
         return stack.pop_all()
 
 
-def beside_lock(target: Path) -> ExitStack:
-    """The lock of a file or folder that is replaced as a whole: it lies beside it."""
+def beside_lock(target: Path, patience: float = 0) -> ExitStack:
+    """The lock of a file or folder that is replaced as a whole: it lies beside it. −1 waits for as long as it takes."""
     if isinstance(target, StorePath):
         return ExitStack()
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    return _lock(target.parent / f".{target.name[:100]}.lock", target)
+    return _lock(target.parent / f".{target.name[:100]}.lock", target, patience)
 
 
 def _lock(file: Path, what: Path, patience: float = 0) -> ExitStack:

@@ -51,6 +51,7 @@ _FORMAT = 2
 
 class _Stored(TypedDict):
     key: str
+    source: str  # what decides it but for its seed and the network and weights that the user named
     rows: list[dict[str, Any]]
 
 
@@ -112,9 +113,11 @@ def study(
     place = Path(out) / f"{name}-{scale}"
     runner = _Runner(declared, scale, folder, checkpoint, network, place, find_device(device), cells)
     if outdated := sum(runner.is_outdated(*cell) for cell in cells):
-        alarm(f"{name}: {outdated:,} cells are finished with other source, settings or data, and are not used.", "note")
+        what = "source, versions, hardware, settings or data"
+        alarm(f"{name}: {outdated:,} cells are finished with other {what}, and are not used.", "note")
     errors: list[Exception] = []
-    computed, missing = 0, list(cells)
+    missing = list(cells)
+    works = any(runner.rows(*cell) is not None for cell in cells)
     with disk_errors(runner.place, "out"), tqdm(total=len(cells), desc=name, disable=None if progress else True) as bar:
         while missing:
             before = len(missing)
@@ -128,9 +131,9 @@ def study(
                     try:
                         if not runner.compute(*cell):
                             continue  # another process is computing it
-                        computed += 1
+                        works = True
                     except Exception as error:
-                        if not computed:  # nothing works: no use in trying the others
+                        if not works:  # no cell has ever succeeded: no use in trying the others
                             raise
                         alarm(f"{title}: {error or type(error).__name__}", "failed")
                         errors.append(error)
@@ -186,11 +189,16 @@ class _Runner:
 
     def __post_init__(self) -> None:
         study, self.settings = self.study, dict(self.study.scale(self.scale).settings)
-        self.key = content_hash(
+        self.made = provenance(self.device)
+        # Precision, speed and the recipe depend on the device; numbers on the versions.
+        self.source = content_hash(
             [_FORMAT, study.name, study.version, self.scale, content_hash(study.code), package_hash()],
+            [self.made["device"], self.made["versions"]],
             self.settings,
+        )
+        self.start = content_hash(
             None if self.weights is None else data_hash(self.weights),
-            *([] if self.network is None else [network_hash(self.network)]),
+            None if self.network is None else network_hash(self.network),
         )
         self.hashes: dict[str, str] = {}
         for name in sorted({name for levels, _ in self.cells for name in study.files(self.scale, levels)}):
@@ -202,10 +210,14 @@ class _Runner:
             self.hashes[name] = data_hash(Path(data_file(name, self.data)))
         return self.hashes[name]
 
+    def _source(self, levels: Mapping[str, str]) -> str:
+        """What decides cells with these levels, but for their seed and for where their networks start."""
+        return content_hash(self.source, {file: self._hash(file) for file in self.study.files(self.scale, levels)})
+
     def _place(self, levels: Mapping[str, str], seed: int) -> tuple[Path, str, str]:
         """The file of a cell, its key, and the key of what it shares with others."""
         name = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in level) for level in levels.values())
-        common = content_hash(self.key, {file: self._hash(file) for file in self.study.files(self.scale, levels)})
+        common = content_hash(self._source(levels), self.start)
         key = content_hash(common, dict(levels), seed)
         return self.place / "cells" / f"{name[:80] or 'cell'}-{seed}-{key[:8]}.json", key, common
 
@@ -219,10 +231,17 @@ class _Runner:
         return stored["rows"] if stored["key"] == key else None
 
     def is_outdated(self, levels: Mapping[str, str], seed: int) -> bool:
-        """Whether a cell is finished, but with another key."""
+        """Whether a cell is finished, but only with other source, versions, hardware, settings or data."""
         file, _, _ = self._place(levels, seed)
         stem, _, _ = file.stem.rpartition("-")
-        return not file.exists() and any(file.parent.glob(f"{stem}-{'?' * 8}.json"))
+        others = list(file.parent.glob(f"{stem}-{'?' * 8}.json"))
+        return bool(others) and not any(self._is_current(other, levels) for other in others)
+
+    def _is_current(self, file: Path, levels: Mapping[str, str]) -> bool:
+        """Whether a finished cell differs from the present ones in its seed, network and weights alone."""
+        with suppress(OSError, StateError):  # damaged
+            return read_json(file, _Stored, "out")["source"] == self._source(levels)
+        return False
 
     def compute(self, levels: Mapping[str, str], seed: int) -> bool:
         """Compute a cell and store it; False if another process is at it."""
@@ -243,12 +262,12 @@ class _Runner:
             cell = Cell(levels, seed, self.settings, self.data, self.device, self.weights, folder, shared, self.network)
             rows = self.study.measure(cell)
             rows = [rows] if isinstance(rows, Mapping) else list(rows)
-            source = provenance(self.device)
-            details = {"seconds": round(time.perf_counter() - start, 1), "hardware": source["device"]}
-            details["torch"] = source["versions"]["torch"]
+            versions = self.made["versions"]
+            details = {"seconds": round(time.perf_counter() - start, 1), "hardware": self.made["device"]}
+            details["torch"] = versions["torch"]
             if self.study.takes_weights:
                 details["weights"] = "" if self.weights is None else self.weights.name
-            details["versions"] = " ".join(f"{name} {version}" for name, version in source["versions"].items())
+            details["versions"] = " ".join(f"{name} {version}" for name, version in versions.items())
             details["revision"] = source_revision() or f"source {package_hash()[:12]}"
             details["rerun"] = self._command(levels, seed)
             if self.study.takes_network:
@@ -256,7 +275,7 @@ class _Runner:
             rows = [{**levels, "seed": seed, **row, **details} for row in rows]
             # JSON holds no NumPy numbers.
             rows = [{k: v.item() if hasattr(v, "item") else v for k, v in row.items()} for row in rows]
-            write_json(file, {"key": key, "rows": rows, "made": source})
+            write_json(file, {"key": key, "source": self._source(levels), "rows": rows, "made": self.made})
             return True
 
     def _command(self, levels: Mapping[str, str], seed: int) -> str:
@@ -272,28 +291,34 @@ class _Runner:
         rows = [row for cell in self.cells for row in self.rows(*cell) or ()]
         results = Results(self.study, derived(self.study, rows), self.place, len(self.cells), self.scale)
         if rows:
-            every = self._finished()
-            columns = dict.fromkeys(name for row in every for name in row)
-            table = pa.table({name: [row.get(name) for row in every] for name in columns})
-            write_whole(self.place / "rows.csv", partial(pa_csv.write_csv, table))
-            whole = replace(results, rows=derived(self.study, every), cells=0)
-            write_text(self.place / "tables.md", whole.markdown())
+            with beside_lock(self.place / "rows.csv", -1):  # no process writes a shorter list over a longer one
+                every = self._finished()
+                columns = dict.fromkeys(name for row in every for name in row)
+                table = pa.table({name: [row.get(name) for row in every] for name in columns})
+                write_whole(self.place / "rows.csv", partial(pa_csv.write_csv, table))
+                whole = replace(results, rows=derived(self.study, every), cells=0)
+                write_text(self.place / "tables.md", whole.markdown())
         return results
 
     def _finished(self) -> list[dict[str, Any]]:
         """The rows of every cell in the folder that the present source, settings and data give, in the study's order.
 
-        Another call may have asked for other levels or seeds; what it computed stays in the files.
+        Another call may have asked for other levels or seeds, or named another network; what it computed stays.
         """
-        cells: list[tuple[int, list[int], list[dict[str, Any]]]] = []
+        cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         order = self.study.levels(self.scale)
+        named = self.network or "", "" if self.weights is None else self.weights.name
         for file in (self.place / "cells").glob("*.json"):
             with suppress(OSError, StateError, LookupError, ValueError):  # damaged, or its data is not here
-                first, *_ = rows = read_json(file, _Stored, "out")["rows"]
+                stored = read_json(file, _Stored, "out")
+                first, *_ = rows = stored["rows"]
                 levels = {name: first[name] for name in order}
-                if self._place(levels, first["seed"])[0] == file and self.rows(levels, first["seed"]) is not None:
-                    cells.append((first["seed"], [order[name].index(level) for name, level in levels.items()], rows))
-        return [row for _, _, rows in sorted(cells, key=lambda cell: cell[:2]) for row in rows]
+                start = first.get("network") or "", first.get("weights") or ""
+                _, key, _ = self._place(levels, first["seed"])
+                if stored["key"] == key or (start != named and stored["source"] == self._source(levels)):
+                    place = tuple(order[name].index(level) for name, level in levels.items())
+                    cells[first["seed"], place, start] = rows
+        return [row for _, rows in sorted(cells.items()) for row in rows]
 
 
 def finished_cells(name: str, out: str | Path = "studies") -> dict[str, int]:

@@ -215,10 +215,13 @@ def gathered_figure(name: str, results: Mapping[str, Results], where: str = "") 
     """
     from hardsight.figures.sweeps import plot_sweeps
 
+    every = {column for study in FIGURES[name].sweeps for column in (*STUDIES[study].factors, *STUDIES[study].details)}
+    wanted = conditions(where, sorted(every))
     panels = []
     for study in FIGURES[name].sweeps:
         if study in results:
-            measured = sweep_panels(results[study], where=where)
+            there = {column: "|".join(wanted[column]) for column in wanted.keys() & set(results[study].columns)}
+            measured = sweep_panels(results[study], where=there)
             panels += [panel._replace(title=f"{study} {panel.title}".strip()) for panel in measured]
     if not panels:
         raise InputError(f"rows: there is nothing to draw yet; begin with: hardsight study run {name}.")

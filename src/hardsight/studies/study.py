@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hardsight.errors import InputError, MissingPathError, StateError
+from hardsight.errors import InputError, MissingPathError
 from hardsight.registry import Registry, did_you_mean
 from hardsight.runs import beside_lock
 
@@ -103,13 +102,7 @@ class Cell:
         Train a source model or a teacher in it: `hardsight.train` resumes or returns what is already there.
         """
         folder = self.common / name
-        while True:
-            try:
-                lock = beside_lock(folder)
-                break
-            except StateError:  # another process is training it
-                time.sleep(0.5)
-        with lock:
+        with beside_lock(folder, -1):  # another process may be training it
             folder.mkdir(parents=True, exist_ok=True)
             yield folder
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import html
 import math
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -382,9 +384,11 @@ def conditions(where: str | Mapping[str, str], names: Iterable[str]) -> dict[str
         {'ratio': ['10']}
     """
     if not isinstance(where, Mapping):
-        where = {
-            name.strip(): level for name, _, level in (part.partition("=") for part in where.split(" and ") if part)
-        }
+        # The level of a column may itself contain "and".
+        parts = [part.partition("=") for part in re.split(r" and (?=\s*\w+\s*=)", where) if part.strip()]
+        where = {name.strip(): level for name, _, level in parts}
+        if twice := [name for name, count in Counter(name.strip() for name, *_ in parts).items() if count > 1]:
+            raise InputError(f"where names {twice[0]} twice; give its levels as {twice[0]}=A|B.")
     where = {name: str(level) for name, level in where.items()}  # a ratio may be a number
     for name, level in where.items():
         if name not in names or not level:

@@ -21,6 +21,7 @@ from torch import nn
 
 import hardsight as hs
 from hardsight.data import ArraySamples, all_labels, load_digits, mean_and_std
+from hardsight.errors import StateError
 from hardsight.networks import NETWORKS, Normalize
 from hardsight.recipes import Recipe
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
@@ -142,7 +143,7 @@ def _adapted(cell: Cell) -> list[dict[str, Any]]:
             log=rows.append,
             progress=False,
         )
-    except RuntimeError:  # it collapsed: the rounds until then are its result
+    except StateError:  # it collapsed: the rounds until then are its result
         if not rows:
             raise
     return [{k: v for k, v in row.items() if not isinstance(v, (list, dict))} for row in rows]

@@ -34,8 +34,8 @@ _TRAINING_STEPS, _TEST_STEPS = 5, 40  # of the attacks
         "norm_half": Measure("Share of the training after which the mean norm has made half of its change", True),
         "accuracy": Measure("Accuracy", True, "higher"),
         "attacked": Measure("Accuracy under attack", True, "higher"),
-        "avh": Measure("Mean C·AVH at the end", better="lower"),
-        "norm": Measure("Mean norm at the end"),
+        "avh": Measure("Mean C·AVH when it was last measured", better="lower"),
+        "norm": Measure("Mean norm when it was last measured"),
     },
     scales={
         "smoke": Scale(2, 3, settings={"data": "digits", "steps": 100, "eps": 0.1, "lr": 3e-3}),

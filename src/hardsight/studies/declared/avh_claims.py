@@ -124,7 +124,7 @@ def norm_climbs_at_the_decay(net: Net) -> Finding:
     """yes: per epoch the norm grows faster in as many epochs after the first decay (a third of that stage, at least 3)
     than before it, interval above 0; no: below 0; not shown: it contains 0."""
     before, after, *_ = net.stages
-    length = max(STRETCH, len(after) // 3)
+    length = min(len(before), max(STRETCH, len(after) // 3))
     first, last, then = before[-length], before[-1], after[length - 1]
     curves = mean_curves(net.run.matrix("norm"))
     weights = np.zeros((2, curves.mean.shape[1]))

@@ -76,6 +76,7 @@ def _early_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         at = {(name, k): row.get(f"{name} at {k}") for name in _VALUES for k in (1, 10, 60)}
         numbers = {key: float(value) for key, value in at.items() if value not in (None, "")}
         whole = {name for name in _VALUES if {(name, 1), (name, 10), (name, 60)} <= numbers.keys()}
+        whole -= {name for name in whole if numbers[name, 1] == numbers[name, 60]}  # there is no change to divide
         early = {
             f"{name}: {_EARLY}": (numbers[name, 10] - numbers[name, 1]) / (numbers[name, 60] - numbers[name, 1])
             for name in whole
