@@ -68,7 +68,9 @@ def test_what_is_there_is_not_computed_again_and_a_killed_study_resumes(toy, tmp
     assert (len(CALLS), more.finished) == (9, 8)
 
 
-@pytest.mark.parametrize("change", ["settings", "version", "data", "code", "package", "device", "versions", "damage", "key"])
+@pytest.mark.parametrize(
+    "change", ["settings", "version", "data", "code", "package", "device", "versions", "damage", "key"]
+)
 def test_a_cell_is_computed_again_if_anything_that_decides_it_changes(toy, tmp_path, change, monkeypatch, capsys):
     (tmp_path / "numbers.csv").write_text("1")
     run = {"scale": "quick", "out": tmp_path / "out", "data": tmp_path, "progress": False}
