@@ -89,6 +89,8 @@ def test_the_share_of_a_change_by_iteration_10_is_that_of_the_whole_change():
     )
     assert row["angle: share of its change by iteration 10"] == pytest.approx(0.25)
     assert "norm: share of its change by iteration 10" not in row
+    (row,) = STUDIES["iterations"].derive([{"angle at 1": "1.6", "angle at 10": "1.5", "angle at 60": "1.6"}])
+    assert "angle: share of its change by iteration 10" not in row  # nothing changed
 
 
 def test_rounds_are_selected_by_what_each_rule_sees():

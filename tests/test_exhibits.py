@@ -184,6 +184,17 @@ def test_a_gathered_figure_is_of_studies_with_sweeps(name):
     assert all(STUDIES[part].sweeps for part in gathered.FIGURES[name].studies)
 
 
+def test_levels_of_one_study_do_not_keep_the_others_from_a_gathered_figure():
+    files = {"el-log-end": "losses-cifar10-sweep.csv", "proteins": "proteins.csv", "multi30k": "multi30k.csv"}
+    results = gathered.read_gathered("el-fig-4", rows={name: f"docs/results/{file}" for name, file in files.items()})
+    titles = [axis.get_title("left") for axis in gathered.gathered_figure("el-fig-4", results).axes]
+    part = [axis.get_title("left") for axis in gathered.gathered_figure("el-fig-4", results, "pair=de-en").axes]
+    assert part == [title for title in titles if "fr-en" not in title]
+    assert sum("de-en" in title for title in part) == 1
+    with pytest.raises(InputError, match="pear"):
+        gathered.gathered_figure("el-fig-4", results, "pear=de-en")
+
+
 def test_every_printed_number_of_el_is_in_its_table():
     rows = gathered.table_rows("el-table-1", {})
     printed = [(row["CE, paper"], row["EL, paper"]) for row in rows if row["study"] in ("el-mnist", "el-images")]

@@ -117,6 +117,15 @@ def test_the_norm_climbs_at_the_first_decay_and_not_at_another(slopes, answer):
     assert finding.low <= finding.value <= finding.high
 
 
+def test_a_first_stage_that_is_short_is_compared_with_as_many_epochs_after_it():
+    """The norm grows by 1 per epoch for eight epochs and by 3 afterwards; a third of the second stage is longer."""
+    steps = np.r_[np.full(8, 1.0), np.full(52, 3.0)]
+    norm = 5 + np.cumsum(steps) + np.random.default_rng(0).normal(size=(300, 1))
+    run = Matrices({"avh": norm, "norm": norm, "correct": norm > 6, "nll": norm})
+    finding = by_rule("norm_climbs_at_the_decay", run, decays=(8,))
+    assert (finding.verdict, finding.value) == ("yes", pytest.approx(2))
+
+
 def test_without_decays_nothing_is_said_of_them():
     run = staged((1, 1, 1), (0, 0, 0))
     for name in ("norm_climbs_at_the_decay", "avh_settles_in_every_stage"):

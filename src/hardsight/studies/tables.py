@@ -343,6 +343,8 @@ def sweep_panels(results: Results, measures: Sequence[str] = (), where: str | Ma
                 numbers = (factor * line.mean, factor * line.sd, line.n, factor * line.paper)
                 settings.setdefault(" ".join(filter(None, levels.values())), {})[level] = numbers
         for setting, levels in settings.items():
+            if levels.keys() == {study.baseline}:  # of a setting that is not wanted
+                continue
             base = None if study.baseline not in levels else Point("", *levels[study.baseline])
             for sweep in study.sweeps:
                 points = [Point(x, *levels[level]) for level, x in sweep.places.items() if level in levels]
