@@ -50,7 +50,7 @@ _PROVENANCE = {
     "revision": ("revision",), "command": ("rerun",),
 }  # fmt: skip
 _MEANING = f"""
-- **{HOLDS}**: on every line that the claim is about (a loss, a network, a pair of domains) the 95% interval lies on
+- **{HOLDS}**: on every line that the claim is about (a loss, a network, an experiment) the 95% interval lies on
   the claimed side.
 - **{IN_PART}**: on some lines; or a rule with several parts is met in part.
 - **{FAILS}**: on no line, and on at least one the interval lies on the other side, or short of the effect that the
