@@ -115,8 +115,9 @@ class Entry(NamedTuple):
         if JUDGES[self.claim.judge].of == "run":
             return f"of {len(measured)} nets: {texts}"
         first, last = (pick(measured, key=lambda finding: finding.value or 0).measured for pick in (min, max))
-        last = re.sub(r" \[.*?\]", "", last)  # intervals are in the tables
-        return f"of {len(measured)} comparisons: {texts}; from {first.partition(' [')[0]} to {last}"
+        number, _, units = re.sub(r" \[.*?\]", "", last).rpartition(", ")  # intervals are in the tables
+        units = units.partition(" ")[2]
+        return f"of {len(measured)} comparisons: {texts}; from {first.partition(' [')[0]} to {number}, {self.n} {units}"
 
     @property
     def caveat(self) -> str:
