@@ -2,13 +2,13 @@
 
 The paper gives neither the networks nor the attack. Both are small CNNs with 2-D features (`plain_cnn`); D-SphereNet is
 the same with decoupled operators in place of inner products (Liu et al., Decoupled Networks, CVPR 2018): each hidden
-layer answers with h(‖x‖) cos θ, where θ is the angle between its input and its weight. Attacks are 40 short steps along
-the logit margin, whose gradient does not vanish where confidence is high.
+layer outputs cos θ, where θ is the angle between its input and its weight. Attacks are 40 short steps along the logit
+margin, whose gradient does not vanish where confidence is high.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Magnitude = Literal["sphere", "tanh", "linear"]
 _SMALL = 1e-12  # under the root of a squared norm, whose slope at 0 is infinite
 _NETWORKS = ("cnn", "d-spherenet")
 _STEPS, _SHOWN = 40, 12
@@ -36,11 +35,10 @@ _PURPLE = "#7B3294"
 
 
 class Decoupled(nn.Module):
-    """A convolution or linear layer whose inner products ‖w‖ ‖x‖ cos θ are replaced by h(‖x‖) cos θ.
+    """A convolution or linear layer with cos θ in place of inner products ‖w‖ ‖x‖ cos θ; an input of zeros gives 0.
 
     Args:
         layer: The layer; its weights are taken over, its bias is not.
-        magnitude: h: ``sphere`` is 1, ``tanh`` is tanh ‖x‖, ``linear`` is ‖x‖. An input of zeros gives 0.
 
     Examples:
         >>> layer = nn.Linear(2, 1)
@@ -49,10 +47,9 @@ class Decoupled(nn.Module):
         tensor([1.0000, 0.0000, 0.7071], grad_fn=...)
     """
 
-    def __init__(self, layer: nn.Conv2d | nn.Linear, magnitude: Magnitude = "sphere") -> None:
+    def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
         super().__init__()
-        check_choice(magnitude, ("sphere", "tanh", "linear"), "magnitude")
-        self.weight, self.magnitude = nn.Parameter(layer.weight.detach().clone()), magnitude
+        self.weight = nn.Parameter(layer.weight.detach().clone())
         self.convolved = (layer.stride, layer.padding, layer.dilation) if isinstance(layer, nn.Conv2d) else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,13 +59,11 @@ class Decoupled(nn.Module):
         else:
             product = F.conv2d(x, unit, None, *self.convolved)
             square = F.conv2d(x.square(), torch.ones_like(self.weight[:1]), None, *self.convolved)
-        norm = square.clamp_min(_SMALL).sqrt()
-        scale = {"sphere": 1 / norm, "tanh": torch.tanh(norm) / norm, "linear": torch.ones_like(norm)}
-        return product * scale[self.magnitude]
+        return product * (1 / square.clamp_min(_SMALL).sqrt())
 
 
 def d_spherenet(classes: int, channels: int, features: int) -> nn.Sequential:
-    """`plain_cnn` with decoupled operators (h = 1) in all hidden layers but the one that makes the features."""
+    """`plain_cnn` with decoupled operators in all hidden layers but the one that makes the features."""
     network = plain_cnn(classes, channels, features)
     hidden = [k for k, layer in enumerate(network) if isinstance(layer, (nn.Conv2d, nn.Linear))][:-2]
     for k in hidden:
