@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
 from torch import nn
 
+from hardsight.correlation import spearman
 from hardsight.figures.style import COLORS, new_figure
 from hardsight.printing import number_text, percent
 from hardsight.scores import compute_scores
@@ -96,7 +96,7 @@ def _doubt(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _two_gaussians(cell: Cell) -> dict[str, float]:
     result = two_gaussians(cell.seed, **cell.settings)
     scores = {"AVH": result.avh, "norm": result.norm, "confidence": result.confidence}
-    correlations = {name: spearmanr(values, result.doubt).statistic for name, values in scores.items()}
+    correlations = {name: spearman(values, result.doubt).value for name, values in scores.items()}
     return {"accuracy": result.accuracy, **correlations}
 
 
@@ -111,7 +111,7 @@ def plot_two_gaussians(seed: int = 0) -> Figure:
         classes.scatter(x[at], y[at], z[at], s=5, color=color, marker=marker, linewidths=0, depthshade=False)
     for axis, values, label in ((avh, 2 * study.avh, "2 · AVH"), (norm, study.norm, "norm of the embedding")):
         points = axis.scatter(x, y, z, c=values, s=5, cmap="viridis", linewidths=0, depthshade=False)
-        rho = spearmanr(values, study.doubt).statistic  # pyrefly: ignore
+        rho = spearman(values, study.doubt).value
         figure.colorbar(points, ax=axis, shrink=0.6, pad=0.02)
         axis.set_title(f"{label}\nSpearman with the other class's probability {number_text(rho, '.2f')}", fontsize=9)
     classes.set_title(f"two classes, n = {len(x):,}\naccuracy {percent(study.accuracy)}", fontsize=9)
