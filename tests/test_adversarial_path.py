@@ -120,9 +120,7 @@ def test_the_figure_draws_the_paths(monkeypatch, paths):
         lines["one sample, each step"].get_xydata(), np.c_[paths.norm[:, k], 10 * paths.avh[:, k]]
     )
     at = paths.switch[k]
-    np.testing.assert_allclose(
-        lines["another class from here"].get_xydata(), [[paths.norm[at, k], 10 * paths.avh[at, k]]]
-    )
+    np.testing.assert_allclose(lines["class flip"].get_xydata(), [[paths.norm[at, k], 10 * paths.avh[at, k]]])
     for axis in (cnn, spherenet):
         crosses = axis.collections[-1].get_offsets()
         np.testing.assert_allclose(crosses, paths.features[-1, paths.switch > 0])

@@ -77,7 +77,7 @@ class AdversarialPaths(NamedTuple):
     Attributes:
         features: ``(S + 1, N, 2)``.
         avh, norm: ``(S + 1, N)``; AVH is that of the label.
-        fooled: ``(S + 1, N)``, whether the predicted class is another one.
+        fooled: ``(S + 1, N)``, whether the prediction is wrong.
         labels: ``(N,)``.
         weight: Class weights ``(C, 2)``.
         test: Features of all test samples ``(M, 2)``, and their labels ``(M,)``.
@@ -97,7 +97,7 @@ class AdversarialPaths(NamedTuple):
 
     @property
     def switch(self) -> np.ndarray:
-        """The first step at which each sample has another class ``(N,)``; −1 where it keeps its class."""
+        """The first step at which the predicted class of each sample flips ``(N,)``; −1 where it does not."""
         return np.where(self.fooled.any(0), self.fooled.argmax(0), -1)
 
 
@@ -116,7 +116,7 @@ def adversarial_paths(
     Args:
         data: As for `embeddings`.
         network: ``cnn`` or ``d-spherenet``.
-        eps: Largest change of a pixel.
+        eps: Radius of the attack in the L∞ norm.
         count: Number of attacked samples: the first that are classified correctly.
         steps: Of the training by Adam.
         seed: Seed of the training.
@@ -144,7 +144,7 @@ def adversarial_paths(
 
 
 def halfway(values: np.ndarray, switch: np.ndarray) -> np.ndarray:
-    """The first step at which each column has made half of its change until the switch ``(N,)``.
+    """The first step at which each column has made half of its change up to the switch ``(N,)``.
 
     Examples:
         >>> halfway(np.array([[0.0], [1.0], [6.0], [10.0], [90.0]]), np.array([3])).tolist()
@@ -161,11 +161,11 @@ def halfway(values: np.ndarray, switch: np.ndarray) -> np.ndarray:
     factors={"network": _NETWORKS},
     measures={
         "accuracy": Measure("Accuracy", True, "higher"),
-        "fooled": Measure("Correctly classified samples that the attack fools", True, "lower"),
-        "shrunk": Measure("Of these, those whose norm is smaller when the class changes than at first", True),
-        "norm": Measure("Norm when the class changes, as a share of the first"),
-        "norm_first": Measure("Those whose norm is halfway there before AVH is", True),
-        "avh_first": Measure("Those whose AVH is halfway there before the norm is", True),
+        "fooled": Measure("Attack success rate", True, "lower"),
+        "shrunk": Measure("Successful attacks with a smaller norm at the class flip", True),
+        "norm": Measure("Norm at the class flip, relative to the clean image"),
+        "norm_first": Measure("Successful attacks in which the norm reaches half of its change first", True),
+        "avh_first": Measure("Successful attacks in which AVH reaches half of its change first", True),
     },
     scales={
         "smoke": Scale(2, 5, settings={"data": "digits", "steps": 60, "count": 40}),
@@ -206,20 +206,20 @@ def plot_adversarial_path(data: str, seed: int = 0) -> Figure:
         if len(ends):
             axis.plot(*paths.features[:, _typical(paths)].T, color=_PURPLE, marker=".", markersize=3, linewidth=1)
         title = "CNN" if name == "cnn" else "D-SphereNet"
-        count = f"{len(ends):,} of {len(paths.labels):,} attacked are fooled (×)"
+        count = f"{len(ends):,} of {len(paths.labels):,} attacks succeed (×)"
         left_title(axis, f"{title}, accuracy {percent(paths.accuracy)}\n{count}", 9)
     _draw_plane(plane, studies["cnn"])
     return figure
 
 
 def _typical(paths: AdversarialPaths) -> int:
-    """The fooled sample whose class changes at the median step."""
+    """The successfully attacked sample whose class flips at the median step."""
     fooled = np.flatnonzero(paths.switch > 0)
     return int(fooled[np.argsort(paths.switch[fooled], kind="stable")[len(fooled) // 2]])
 
 
 def _draw_plane(axis: Any, paths: AdversarialPaths) -> None:
-    """Norm against C·AVH by step: some paths in gray, one with its steps, circles where the class changes."""
+    """Norm against C·AVH by step: some paths in gray, one with its steps and a circle where its class flips."""
     scale, fooled = len(paths.weight), np.flatnonzero(paths.switch > 0)
     for k in fooled[:: max(1, len(fooled) // _SHOWN)][:_SHOWN]:
         axis.plot(paths.norm[:, k], scale * paths.avh[:, k], color=GRAY, linewidth=0.7, alpha=0.6)
@@ -227,8 +227,8 @@ def _draw_plane(axis: Any, paths: AdversarialPaths) -> None:
         k = _typical(paths)
         x, y, at = paths.norm[:, k], scale * paths.avh[:, k], paths.switch[k]
         axis.plot(x, y, color=_PURPLE, marker=".", markersize=4, linewidth=1.4, label="one sample, each step")
-        axis.plot(x[0], y[0], "s", color=_PURPLE, markersize=6, label="as it is")
-        axis.plot(x[at], y[at], "o", color=COLORS[1], markersize=8, fillstyle="none", label="another class from here")
+        axis.plot(x[0], y[0], "s", color=_PURPLE, markersize=6, label="clean image")
+        axis.plot(x[at], y[at], "o", color=COLORS[1], markersize=8, fillstyle="none", label="class flip")
         axis.legend(fontsize=7, frameon=False)
     axis.axhline(1, color=GRAY, linewidth=0.8, linestyle=":")
     axis.set(xlabel="norm of the feature", ylabel="C · AVH of the label", xlim=(0, None))

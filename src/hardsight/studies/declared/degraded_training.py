@@ -27,8 +27,8 @@ _FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph":
         "avh": Measure("Mean C·AVH after the last epoch", better="lower"),
         "norm": Measure("Mean norm after the last epoch"),
         "accuracy": Measure("Accuracy after the last epoch", True, "higher"),
-        "rise": Measure("Mean C·AVH above that of the level before, after the last epoch"),
-        "ordered": Measure("Epochs in which mean AVH is above that of the level before", True),
+        "rise": Measure("Increase of mean C·AVH from the previous level, after the last epoch"),
+        "ordered": Measure("Epochs in which mean AVH is above that of the previous level", True),
     },
     scales={
         "smoke": Scale(
@@ -42,7 +42,7 @@ _FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph":
     },
 )  # fmt: skip
 def _measured(cell: Cell) -> list[dict[str, Any]]:
-    """Train, and record test images at every level of both degradations; rows go from the easiest level on."""
+    """Train, and record test images at every level of both degradations; rows begin with the easiest level."""
     settings, name = cell.settings, cell.levels["network"]
     training, test = split_data(cell)
     degraded = JoinedSamples({kind: at_every_level(_arrays(test, settings["images"]), kind) for kind in _NAMES})
