@@ -9,12 +9,11 @@ import numpy as np
 from hardsight.data import ArraySamples, JoinedSamples, Samples, all_labels
 from hardsight.dynamics import Dynamics
 from hardsight.questions import DEGRADATIONS, at_every_level
-from hardsight.studies.declared.dynamics import SMALL_STEPS
+from hardsight.studies.declared.dynamics import FAST, SMALL_STEPS
 from hardsight.studies.declared.training import recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 _NAMES = ("noise", "contrast")
-_FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph": True, "epochs": 30}
 
 
 @STUDIES.register(
@@ -38,7 +37,7 @@ _FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph":
         "quick": Scale(
             3, 400, settings=SMALL_STEPS | {"images": 1000}, levels={"network": ("strided-cnn", "resnet8-32")}
         ),
-        "paper": Scale(5, 300, "NVIDIA H200", {"data": "cifar10.npz", "recipe": _FAST, "images": None}),
+        "paper": Scale(5, 300, "NVIDIA H200", {"data": "cifar10.npz", "recipe": FAST, "images": None}),
     },
 )  # fmt: skip
 def _measured(cell: Cell) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from hardsight.correlation import (
     standard_error,
     steiger,
 )
+from hardsight.phases.plateaus import plateau, settles
 from hardsight.stats import fpr_at_95_tpr, mcnemar
 from hardsight.studies.declared.avh_measures import dip_and_bounce
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
@@ -219,8 +220,6 @@ def _noisy(curve: np.ndarray, n: int, jump: float, rho: float, heavy: bool, seed
 
 def _curves(seed: int, runs: int, few: bool) -> Iterator[dict[str, Any]]:
     """Plateaus and bounces."""
-    from hardsight.phases.plateaus import plateau, settles
-
     for design, (shapes, n, first, *axes) in _DESIGNS.items():
         settings = list(itertools.product(*axes))
         for epochs, rho, jump, heavy in settings[:1] if few else settings:
