@@ -11,56 +11,49 @@ from torch import nn
 from hardsight.studies.declared import adversarial_path
 from hardsight.studies.declared.adversarial_path import Decoupled, adversarial_paths, d_spherenet, halfway
 
-H = {"sphere": lambda norm: 1.0, "tanh": math.tanh, "linear": lambda norm: norm}
 
-
-def decoupled(x, w, magnitude):
-    """h(‖x‖) cos θ of two lists of numbers; 0 for an input of zeros."""
+def decoupled(x, w):
+    """cos θ of two lists of numbers; 0 for an input of zeros."""
     norm = math.sqrt(sum(v * v for v in x))
     length = math.sqrt(sum(v * v for v in w))
-    return 0.0 if norm == 0 else H[magnitude](norm) * sum(a * b for a, b in zip(x, w, strict=True)) / (norm * length)
+    return 0.0 if norm == 0 else sum(a * b for a, b in zip(x, w, strict=True)) / (norm * length)
 
 
-@pytest.mark.parametrize("magnitude", H)
-def test_a_linear_layer_is_the_loop(magnitude):
+def test_a_linear_layer_is_the_loop():
     torch.manual_seed(0)
     layer, x = nn.Linear(5, 3).double(), torch.randn(7, 5, dtype=torch.float64)
     x[2] = 0
     x[3] *= 100
-    got = Decoupled(layer, magnitude)(x)
+    got = Decoupled(layer)(x)
     weight = layer.weight.tolist()
-    expected = [[decoupled(row, vector, magnitude) for vector in weight] for row in x.tolist()]
+    expected = [[decoupled(row, vector) for vector in weight] for row in x.tolist()]
     np.testing.assert_allclose(got.detach(), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("magnitude", H)
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_convolution_is_the_loop_over_its_patches(magnitude, stride):
+def test_a_convolution_is_the_loop_over_its_patches(stride):
     torch.manual_seed(1)
     layer = nn.Conv2d(2, 3, 3, stride=stride, padding=1).double()
     x = torch.randn(2, 2, 5, 5, dtype=torch.float64)
     x[1, :, :3, :3] = 0  # a patch of zeros in its corner
-    got = Decoupled(layer, magnitude)(x)
+    got = Decoupled(layer)(x)
     padded = nn.functional.pad(x, (1, 1, 1, 1)).numpy()
     for n in range(2):
         for k in range(3):
             for i in range(got.shape[2]):
                 for j in range(got.shape[3]):
                     patch = padded[n, :, i * stride : i * stride + 3, j * stride : j * stride + 3]
-                    expected = decoupled(patch.ravel().tolist(), layer.weight[k].flatten().tolist(), magnitude)
+                    expected = decoupled(patch.ravel().tolist(), layer.weight[k].flatten().tolist())
                     assert got[n, k, i, j].item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_gradients_are_those_of_differences_and_finite_at_zero():
     torch.manual_seed(2)
-    for magnitude in H:
-        layer = Decoupled(nn.Conv2d(1, 2, 2).double(), magnitude)
-        assert torch.autograd.gradcheck(layer, torch.randn(1, 1, 3, 3, dtype=torch.float64, requires_grad=True))
-        zeros = torch.zeros(1, 1, 3, 3, dtype=torch.float64, requires_grad=True)
-        layer(zeros).sum().backward()
-        assert torch.isfinite(zeros.grad).all()
-    with pytest.raises(ValueError, match="magnitude"):
-        Decoupled(nn.Linear(2, 2), "ball")
+    layer = Decoupled(nn.Conv2d(1, 2, 2).double())
+    assert torch.autograd.gradcheck(layer, torch.randn(1, 1, 3, 3, dtype=torch.float64, requires_grad=True))
+    zeros = torch.zeros(1, 1, 3, 3, dtype=torch.float64, requires_grad=True)
+    layer(zeros).sum().backward()
+    assert torch.isfinite(zeros.grad).all()
 
 
 def test_d_spherenet_does_not_see_the_length_of_its_input_and_keeps_its_features_plain():
@@ -127,9 +120,7 @@ def test_the_figure_draws_the_paths(monkeypatch, paths):
         lines["one sample, each step"].get_xydata(), np.c_[paths.norm[:, k], 10 * paths.avh[:, k]]
     )
     at = paths.switch[k]
-    np.testing.assert_allclose(
-        lines["another class from here"].get_xydata(), [[paths.norm[at, k], 10 * paths.avh[at, k]]]
-    )
+    np.testing.assert_allclose(lines["class flip"].get_xydata(), [[paths.norm[at, k], 10 * paths.avh[at, k]]])
     for axis in (cnn, spherenet):
         crosses = axis.collections[-1].get_offsets()
         np.testing.assert_allclose(crosses, paths.features[-1, paths.switch > 0])

@@ -98,25 +98,20 @@ TABLES["el-table-1"] = Gathered(
 )
 
 
-def _at_rates(setting: str) -> tuple[tuple[str, str], tuple[str, str]]:
+def _rate_rows(title: str, setting: str = "") -> Iterator[Row]:
     and_ = f" and setting={setting}" if setting else ""
     same, other = ("el-images", "el-image-rates") if setting else ("el-log-end", "el-rates")
-    return (same, and_), (other, and_)
-
-
-def _rate_rows(title: str, setting: str) -> Iterator[Row]:
-    (same, at), (other, at_rate) = _at_rates(setting)
-    yield Row(f"{title}: CE", same, (Entry("best", f"loss=ce{at}"),))
-    yield Row(f"{title}: CE, 2 × rate", other, (Entry("best", f"loss=ce and rate=2{at_rate}"),))
-    yield Row(f"{title}: EL (log end 1)", same, (Entry("best", f"loss=el:normal{at}"),))
-    yield Row(f"{title}: EL, ½ × rate", other, (Entry("best", f"loss=el:normal and rate=0.5{at_rate}"),))
+    yield Row(f"{title}: CE", same, (Entry("best", f"loss=ce{and_}"),))
+    yield Row(f"{title}: CE, 2 × rate", other, (Entry("best", f"loss=ce and rate=2{and_}"),))
+    yield Row(f"{title}: EL (log end 1)", same, (Entry("best", f"loss=el:normal{and_}"),))
+    yield Row(f"{title}: EL, ½ × rate", other, (Entry("best", f"loss=el:normal and rate=0.5{and_}"),))
 
 
 TABLES["el-table-2"] = Gathered(
     "The Encouraging Loss at half the learning rate, cross-entropy at twice the rate",
     ("accuracy, %",),
     (
-        *_rate_rows("CIFAR-10, ResNet-18 for 10 epochs (paper: ResNet-50)", ""),
+        *_rate_rows("CIFAR-10, ResNet-18 for 10 epochs (paper: ResNet-50)"),
         *_rate_rows("CIFAR-10, ResNet-50", "cifar10-resnet50"),
         *_rate_rows("CIFAR-100, ResNet-50", "cifar100-resnet50"),
     ),
@@ -216,9 +211,10 @@ def _quoted_of(source: str) -> pa.Table:
 _BINS = ("all", "[0, 0.2)", "[0.2, 0.4)", "[0.4, 0.6)", "[0.6, 0.8)", "[0.8, 1]")
 
 
-def _bins(title: str, score: str, measure: str) -> Row:
-    entries = [Entry("z", f"network=resnet50-32 and score={score} and bin=all")]
-    entries += [Entry(measure, f"network=resnet50-32 and score={score} and bin={bin_}") for bin_ in _BINS]
+def _bins(title: str, score: str, measure: str = "agreement", first: str = "z") -> Row:
+    """A measure of all images and by bin, after one more number of all images."""
+    cells = [(first, "all"), *((measure, bin_) for bin_ in _BINS)]
+    entries = (Entry(name, f"network=resnet50-32 and score={score} and bin={bin_}") for name, bin_ in cells)
     return Row(title, "people-bins", tuple(entries))
 
 
@@ -227,14 +223,10 @@ TABLES["avh-table-1"] = Gathered(
     "(paper: ImageNet, absolute values)",
     ("z-score", "all", *_BINS[1:]),
     (
-        _bins("number of images", "avh", "samples")._replace(
-            entries=tuple(
-                Entry("samples", f"network=resnet50-32 and score=avh and bin={bin_}") for bin_ in ("all", *_BINS)
-            )
-        ),
-        _bins("AVH", "avh", "agreement"),
-        _bins("model confidence", "confidence", "agreement"),
-        _bins("norm within its class", "norm", "agreement"),
+        _bins("number of images", "avh", "samples", "samples"),
+        _bins("AVH", "avh"),
+        _bins("model confidence", "confidence"),
+        _bins("norm within its class", "norm"),
     ),
     quoted=printed_bins,
 )

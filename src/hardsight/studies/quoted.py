@@ -11,9 +11,8 @@ from hardsight.correlation import fisher_z, p_value
 from hardsight.studies.tables import published
 
 IMAGES = 29987  # with a human selection frequency, of ImageNet's 50,000 for validation (Table 1)
+_TEXTS = ("method", "reference", "source")
 _SLIP = "the z-scores and Z printed here are those of ResNet-50's Pearson row; the coefficients give Z = {:.2f}"
-# Table 4: method, TP rate, the column called AVH, model confidence, norm.
-_TABLE_4 = (("CBST+AVH", 0.844, 0.118, 0.961, 20.84), ("CBST/CRST", 0.848, 0.117, 0.976, 21.28))
 
 
 def printed_tables() -> pa.Table:
@@ -100,11 +99,9 @@ def quoted_domains() -> pa.Table:
         >>> [round(rows[name]["computed_average"], 2) for name in ("CNN-10 + AVH", "CNN-9 + AVH")]
         [72.45, 72.9]
     """
-    rows = []
-    for printed in published("domains"):
-        numbers = {name: float(printed[name]) for name in ("painting", "cartoon", "photo", "sketch")}
-        row = {name: printed[name] for name in ("method", "reference", "source")} | numbers
-        rows.append(row | {"average": float(printed["average"]), "computed_average": sum(numbers.values()) / 4})
+    rows = _rows("domains")
+    for row in rows:
+        row["computed_average"] = sum(row[name] for name in ("painting", "cartoon", "photo", "sketch")) / 4
     return pa.Table.from_pylist(rows)
 
 
@@ -124,11 +121,10 @@ def quoted_visda() -> pa.Table:
         [('CBST', 76.4, 76.4), ('CRST', 78.1, 78.1), ('CBST+AVH', 81.5, 81.5)]
     """
     rows = []
-    for printed in published("visda"):
-        numbers = {name: float(text) for name, text in printed.items() if name not in ("method", "reference")}
-        mean = numbers.pop("mean")
-        row = {"method": printed["method"], "reference": printed["reference"], "quoted": True, **numbers}
-        rows.append(row | {"mean": mean, "computed_mean": sum(numbers.values()) / len(numbers)})
+    for row in _rows("visda"):
+        names, mean = {name: row.pop(name) for name in ("method", "reference")}, row.pop("mean")
+        computed = sum(row.values()) / len(row)
+        rows.append({**names, "quoted": True, **row, "mean": mean, "computed_mean": computed})
     return pa.Table.from_pylist(rows)
 
 
@@ -139,11 +135,15 @@ def quoted_selection() -> pa.Table:
     at least that. It is taken to be AVC.
 
     Returns:
-        One row per method: ``method``, ``quoted``, ``tp_rate``, ``avc``, ``confidence``, ``norm``.
+        One row per method: ``method``, ``tp_rate``, ``avc``, ``confidence``, ``norm``, ``quoted``.
 
     Examples:
         >>> quoted_selection().to_pylist()[0]["avc"] > 1 / 12
         True
     """
-    names = ("method", "tp_rate", "avc", "confidence", "norm")
-    return pa.Table.from_pylist([{**dict(zip(names, line, strict=True)), "quoted": True} for line in _TABLE_4])
+    return pa.Table.from_pylist([row | {"quoted": True} for row in _rows("selection")])
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a printed table, with numbers as numbers."""
+    return [{key: text if key in _TEXTS else float(text) for key, text in row.items()} for row in published(name)]

@@ -2,13 +2,13 @@
 
 The paper gives neither the networks nor the attack. Both are small CNNs with 2-D features (`plain_cnn`); D-SphereNet is
 the same with decoupled operators in place of inner products (Liu et al., Decoupled Networks, CVPR 2018): each hidden
-layer answers with h(‖x‖) cos θ, where θ is the angle between its input and its weight. Attacks are 40 short steps along
-the logit margin, whose gradient does not vanish where confidence is high.
+layer outputs cos θ, where θ is the angle between its input and its weight. Attacks are 40 short steps along the logit
+margin, whose gradient does not vanish where confidence is high.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Magnitude = Literal["sphere", "tanh", "linear"]
 _SMALL = 1e-12  # under the root of a squared norm, whose slope at 0 is infinite
 _NETWORKS = ("cnn", "d-spherenet")
 _STEPS, _SHOWN = 40, 12
@@ -36,11 +35,10 @@ _PURPLE = "#7B3294"
 
 
 class Decoupled(nn.Module):
-    """A convolution or linear layer whose inner products ‖w‖ ‖x‖ cos θ are replaced by h(‖x‖) cos θ.
+    """A convolution or linear layer with cos θ in place of inner products ‖w‖ ‖x‖ cos θ; an input of zeros gives 0.
 
     Args:
         layer: The layer; its weights are taken over, its bias is not.
-        magnitude: h: ``sphere`` is 1, ``tanh`` is tanh ‖x‖, ``linear`` is ‖x‖. An input of zeros gives 0.
 
     Examples:
         >>> layer = nn.Linear(2, 1)
@@ -49,10 +47,9 @@ class Decoupled(nn.Module):
         tensor([1.0000, 0.0000, 0.7071], grad_fn=...)
     """
 
-    def __init__(self, layer: nn.Conv2d | nn.Linear, magnitude: Magnitude = "sphere") -> None:
+    def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
         super().__init__()
-        check_choice(magnitude, ("sphere", "tanh", "linear"), "magnitude")
-        self.weight, self.magnitude = nn.Parameter(layer.weight.detach().clone()), magnitude
+        self.weight = nn.Parameter(layer.weight.detach().clone())
         self.convolved = (layer.stride, layer.padding, layer.dilation) if isinstance(layer, nn.Conv2d) else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,13 +59,11 @@ class Decoupled(nn.Module):
         else:
             product = F.conv2d(x, unit, None, *self.convolved)
             square = F.conv2d(x.square(), torch.ones_like(self.weight[:1]), None, *self.convolved)
-        norm = square.clamp_min(_SMALL).sqrt()
-        scale = {"sphere": 1 / norm, "tanh": torch.tanh(norm) / norm, "linear": torch.ones_like(norm)}
-        return product * scale[self.magnitude]
+        return product * (1 / square.clamp_min(_SMALL).sqrt())
 
 
 def d_spherenet(classes: int, channels: int, features: int) -> nn.Sequential:
-    """`plain_cnn` with decoupled operators (h = 1) in all hidden layers but the one that makes the features."""
+    """`plain_cnn` with decoupled operators in all hidden layers but the one that makes the features."""
     network = plain_cnn(classes, channels, features)
     hidden = [k for k, layer in enumerate(network) if isinstance(layer, (nn.Conv2d, nn.Linear))][:-2]
     for k in hidden:
@@ -82,7 +77,7 @@ class AdversarialPaths(NamedTuple):
     Attributes:
         features: ``(S + 1, N, 2)``.
         avh, norm: ``(S + 1, N)``; AVH is that of the label.
-        fooled: ``(S + 1, N)``, whether the predicted class is another one.
+        fooled: ``(S + 1, N)``, whether the prediction is wrong.
         labels: ``(N,)``.
         weight: Class weights ``(C, 2)``.
         test: Features of all test samples ``(M, 2)``, and their labels ``(M,)``.
@@ -102,7 +97,7 @@ class AdversarialPaths(NamedTuple):
 
     @property
     def switch(self) -> np.ndarray:
-        """The first step at which each sample has another class ``(N,)``; −1 where it keeps its class."""
+        """The first step at which the predicted class of each sample flips ``(N,)``; −1 where it does not."""
         return np.where(self.fooled.any(0), self.fooled.argmax(0), -1)
 
 
@@ -121,7 +116,7 @@ def adversarial_paths(
     Args:
         data: As for `embeddings`.
         network: ``cnn`` or ``d-spherenet``.
-        eps: Largest change of a pixel.
+        eps: Radius of the attack in the L∞ norm.
         count: Number of attacked samples: the first that are classified correctly.
         steps: Of the training by Adam.
         seed: Seed of the training.
@@ -149,7 +144,7 @@ def adversarial_paths(
 
 
 def halfway(values: np.ndarray, switch: np.ndarray) -> np.ndarray:
-    """The first step at which each column has made half of its change until the switch ``(N,)``.
+    """The first step at which each column has made half of its change up to the switch ``(N,)``.
 
     Examples:
         >>> halfway(np.array([[0.0], [1.0], [6.0], [10.0], [90.0]]), np.array([3])).tolist()
@@ -166,11 +161,11 @@ def halfway(values: np.ndarray, switch: np.ndarray) -> np.ndarray:
     factors={"network": _NETWORKS},
     measures={
         "accuracy": Measure("Accuracy", True, "higher"),
-        "fooled": Measure("Correctly classified samples that the attack fools", True, "lower"),
-        "shrunk": Measure("Of these, those whose norm is smaller when the class changes than at first", True),
-        "norm": Measure("Norm when the class changes, as a share of the first"),
-        "norm_first": Measure("Those whose norm is halfway there before AVH is", True),
-        "avh_first": Measure("Those whose AVH is halfway there before the norm is", True),
+        "fooled": Measure("Attack success rate", True, "lower"),
+        "shrunk": Measure("Successful attacks with a smaller norm at the class flip", True),
+        "norm": Measure("Norm at the class flip, relative to the clean image"),
+        "norm_first": Measure("Successful attacks in which the norm reaches half of its change first", True),
+        "avh_first": Measure("Successful attacks in which AVH reaches half of its change first", True),
     },
     scales={
         "smoke": Scale(2, 5, settings={"data": "digits", "steps": 60, "count": 40}),
@@ -211,20 +206,20 @@ def plot_adversarial_path(data: str, seed: int = 0) -> Figure:
         if len(ends):
             axis.plot(*paths.features[:, _typical(paths)].T, color=_PURPLE, marker=".", markersize=3, linewidth=1)
         title = "CNN" if name == "cnn" else "D-SphereNet"
-        count = f"{len(ends):,} of {len(paths.labels):,} attacked are fooled (×)"
+        count = f"{len(ends):,} of {len(paths.labels):,} attacks succeed (×)"
         left_title(axis, f"{title}, accuracy {percent(paths.accuracy)}\n{count}", 9)
     _draw_plane(plane, studies["cnn"])
     return figure
 
 
 def _typical(paths: AdversarialPaths) -> int:
-    """The fooled sample whose class changes at the median step."""
+    """The successfully attacked sample whose class flips at the median step."""
     fooled = np.flatnonzero(paths.switch > 0)
     return int(fooled[np.argsort(paths.switch[fooled], kind="stable")[len(fooled) // 2]])
 
 
 def _draw_plane(axis: Any, paths: AdversarialPaths) -> None:
-    """Norm against C·AVH by step: some paths in gray, one with its steps, circles where the class changes."""
+    """Norm against C·AVH by step: some paths in gray, one with its steps and a circle where its class flips."""
     scale, fooled = len(paths.weight), np.flatnonzero(paths.switch > 0)
     for k in fooled[:: max(1, len(fooled) // _SHOWN)][:_SHOWN]:
         axis.plot(paths.norm[:, k], scale * paths.avh[:, k], color=GRAY, linewidth=0.7, alpha=0.6)
@@ -232,8 +227,8 @@ def _draw_plane(axis: Any, paths: AdversarialPaths) -> None:
         k = _typical(paths)
         x, y, at = paths.norm[:, k], scale * paths.avh[:, k], paths.switch[k]
         axis.plot(x, y, color=_PURPLE, marker=".", markersize=4, linewidth=1.4, label="one sample, each step")
-        axis.plot(x[0], y[0], "s", color=_PURPLE, markersize=6, label="as it is")
-        axis.plot(x[at], y[at], "o", color=COLORS[1], markersize=8, fillstyle="none", label="another class from here")
+        axis.plot(x[0], y[0], "s", color=_PURPLE, markersize=6, label="clean image")
+        axis.plot(x[at], y[at], "o", color=COLORS[1], markersize=8, fillstyle="none", label="class flip")
         axis.legend(fontsize=7, frameon=False)
     axis.axhline(1, color=GRAY, linewidth=0.8, linestyle=":")
     axis.set(xlabel="norm of the feature", ylabel="C · AVH of the label", xlim=(0, None))

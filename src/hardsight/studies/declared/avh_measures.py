@@ -1,4 +1,4 @@
-"""Measures of the AVH paper's claims: gaps of norms, AVH against accuracy, a dip and bounce, a handover of phases."""
+"""Measures of the AVH paper's claims: norm gaps, AVH against accuracy, dip and bounce, and the switch of phases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ACCURACY_SCHEMA = pa.schema(
 
 
 def standardized_gap(easy: np.ndarray, hard: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Difference of two means: as it is, over the pooled sd, and over the mean of the two means.
+    """Difference of two means: raw, over the pooled standard deviation, and over the mean of the two means.
 
     Returns:
         Values ``(3,)`` and standard errors ``(3,)``, from the influence of each sample: neither equal variances nor
@@ -70,7 +70,7 @@ def norm_gaps(dynamics: Dynamics, levels: Any, *, hardest: Any = None, value: st
             (`hardsight.people.frequency_bins`), or levels of degradation.
         hardest: The hardest level, at either end of their order; the first (the lowest frequency) without. Levels with
             fewer than 5 samples are skipped.
-        value: What is compared.
+        value: The recorded column to compare.
 
     Returns:
         Rows ``epoch``, ``hardest``, ``easiest``, ``n_hard``, ``n_easy``, ``mean_hard``, ``mean_easy``, and ``gap``

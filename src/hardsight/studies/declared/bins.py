@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import hardsight as hs
-from hardsight.people import frequency_bins
+from hardsight.people.matching import bin_members
 from hardsight.stats import FEW
 from hardsight.studies.declared.people import human_frequency
 from hardsight.studies.declared.ranking import SMALL_NETWORKS, trained_network
@@ -86,8 +86,5 @@ def confidence_by_frequency(confidence: np.ndarray, frequency: np.ndarray) -> di
         "hard_for_networks": ((confidence < _HARD) & (frequency >= _EASY)).sum(),
     }
     measured = {"all": {name: float(value) for name, value in whole.items()}}
-    bins = np.array([str(level) for level in frequency_bins(frequency)])
-    for name in sorted(set(bins) - {"None"}):
-        if (bins == name).sum() >= FEW:
-            measured[name] = {"extreme": float(extreme[bins == name].mean())}
-    return measured
+    bins = bin_members(frequency).items()
+    return measured | {name: {"extreme": float(extreme[at].mean())} for name, at in bins if at.sum() >= FEW}

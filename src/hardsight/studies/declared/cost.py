@@ -1,4 +1,4 @@
-"""What a loss adds to the time of a training step: steps with every loss in turn, on the same batch and weights."""
+"""What a loss adds to the time of a training step: steps with each loss in turn, on the same batch and weights."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _timed(cell: Cell) -> list[dict[str, Any]]:
     losses = {name: make_loss(None, Recipe(loss=name), network, labels) for name in _LOSSES}
     seconds, draw = {name: [] for name in losses}, np.random.default_rng(cell.seed)
     for _ in range(cell.settings["rounds"]):
-        for name in draw.permutation(_LOSSES).tolist():  # whatever else the machine does slows all of them
+        for name in draw.permutation(_LOSSES).tolist():  # other work of the machine slows all losses alike
             seconds[name].append(_step(network, losses[name], images, labels))
-    medians = {name: float(np.median(times[len(times) // 4 :])) for name, times in seconds.items()}  # the rest warms up
+    medians = {name: float(np.median(times[len(times) // 4 :])) for name, times in seconds.items()}  # after a warm-up
     steps = _IMAGES / batch
     return [
         {"loss": name, "step": median} | ({} if name == "ce" else {"extra": steps * (median - medians["ce"])})

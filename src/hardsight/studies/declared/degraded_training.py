@@ -9,12 +9,11 @@ import numpy as np
 from hardsight.data import ArraySamples, JoinedSamples, Samples, all_labels
 from hardsight.dynamics import Dynamics
 from hardsight.questions import DEGRADATIONS, at_every_level
-from hardsight.studies.declared.dynamics import SMALL_STEPS
+from hardsight.studies.declared.dynamics import FAST, SMALL_STEPS
 from hardsight.studies.declared.training import recipe_of, split_data, train_cell
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
 _NAMES = ("noise", "contrast")
-_FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph": True, "epochs": 30}
 
 
 @STUDIES.register(
@@ -27,8 +26,8 @@ _FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph":
         "avh": Measure("Mean C·AVH after the last epoch", better="lower"),
         "norm": Measure("Mean norm after the last epoch"),
         "accuracy": Measure("Accuracy after the last epoch", True, "higher"),
-        "rise": Measure("Mean C·AVH above that of the level before, after the last epoch"),
-        "ordered": Measure("Epochs in which mean AVH is above that of the level before", True),
+        "rise": Measure("Increase of mean C·AVH from the previous level, after the last epoch"),
+        "ordered": Measure("Epochs in which mean AVH is above that of the previous level", True),
     },
     scales={
         "smoke": Scale(
@@ -38,11 +37,11 @@ _FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph":
         "quick": Scale(
             3, 400, settings=SMALL_STEPS | {"images": 1000}, levels={"network": ("strided-cnn", "resnet8-32")}
         ),
-        "paper": Scale(5, 300, "NVIDIA H200", {"data": "cifar10.npz", "recipe": _FAST, "images": None}),
+        "paper": Scale(5, 300, "NVIDIA H200", {"data": "cifar10.npz", "recipe": FAST, "images": None}),
     },
 )  # fmt: skip
 def _measured(cell: Cell) -> list[dict[str, Any]]:
-    """Train, and record test images at every level of both degradations; rows go from the easiest level on."""
+    """Train, and record test images at every level of both degradations; rows begin with the easiest level."""
     settings, name = cell.settings, cell.levels["network"]
     training, test = split_data(cell)
     degraded = JoinedSamples({kind: at_every_level(_arrays(test, settings["images"]), kind) for kind in _NAMES})

@@ -49,7 +49,7 @@ def _domains(cell: Cell) -> dict[str, Samples]:
 
 
 def _family(levels: Mapping[str, str]) -> str:
-    """The average over domains is what the paper is about; single domains are looked at beside it."""
+    """The paper's claim is about the average over domains, so single domains are another family of tests."""
     return f"{'average' if levels['target'] == 'average' else 'domains'}, {levels['selection']}"
 
 

@@ -24,7 +24,7 @@ SMALL_STEPS = {
     },
 }  # fmt: skip
 _PLAIN = ("small-cnn", "strided-cnn")  # without shortcuts, which their names do not say
-_FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph": True}
+FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph": True, "epochs": 30}
 
 
 @STUDIES.register(
@@ -44,8 +44,7 @@ _FAST = {"precision": "bf16", "channels_last": True, "drop_last": True, "graph":
             levels={"network": ("strided-cnn", "resnet8-32")},
         ),
         "paper": Scale(
-            2, 300, "NVIDIA H200",
-            {"data": "cifar10.npz", "data_human": "cifar10h.npz", "recipe": {**_FAST, "epochs": 30}},
+            2, 300, "NVIDIA H200", {"data": "cifar10.npz", "data_human": "cifar10h.npz", "recipe": FAST},
         ),
     },
 )  # fmt: skip

@@ -34,7 +34,7 @@ class Embeddings(NamedTuple):
         labels: ``(N,)``.
         avh: ``(N,)``.
         weight: ``(C, 2)``.
-        accuracy: Its accuracy.
+        accuracy: Accuracy of the network on these samples.
         classes: Names of the classes.
     """
 
@@ -74,7 +74,7 @@ def embeddings(
     factors={},
     measures={
         "accuracy": Measure("Accuracy", True, "higher"),
-        "nearest": Measure("Samples whose nearest direction is their label's", True),
+        "nearest": Measure("Accuracy by the nearest class direction", True),
         "length": Measure("Length of the mean direction, mean over classes"),
         "shortest": Measure("Length of the mean direction, smallest of the classes"),
     },
@@ -137,7 +137,7 @@ def draw_rays(
 
 CLASSES = (0, 1, 2, 3, 6)  # those that the paper draws; the network learns all ten
 LOSSES = {"ce": "cross-entropy", "amc:paper,down": "with AMC-Loss"}
-_MOST = 10_000  # samples of each split, as in the paper
+_MOST = 10_000  # at most so many samples per split, as in the paper
 
 
 class RawFeatures(NamedTuple):
@@ -147,15 +147,12 @@ class RawFeatures(NamedTuple):
     labels: np.ndarray
 
 
-def raw_features(
-    data: str, loss: str = "ce", *, classes: Sequence[int] = CLASSES, epochs: int = 150, seed: int = 0
-) -> dict[str, RawFeatures]:
-    """Train the preset ``amc-2d`` with a loss, and give the 2-D features of some classes by split.
+def raw_features(data: str, loss: str = "ce", *, epochs: int = 150, seed: int = 0) -> dict[str, RawFeatures]:
+    """Train the preset ``amc-2d`` with a loss, and return the 2-D features of the drawn classes by split.
 
     Args:
-        data: An ``.npz`` with a training and a test part, or ``digits`` (every fifth is kept out).
+        data: An ``.npz`` with a training and a test part, or ``digits`` (every fifth sample is held out).
         loss: As for `hardsight.train`.
-        classes: Labels to keep; all classes are trained on.
         epochs: Of the training; its ramps are rescaled.
         seed: Seed of the training.
     """
@@ -171,7 +168,7 @@ def raw_features(
     features = {}
     for part, samples in zip(parts, splits, strict=True):
         pixels, labels = pixels_and_labels(samples, next(network.parameters()).device)
-        rows = np.flatnonzero(np.isin(labels[:_MOST].cpu(), classes))
+        rows = np.flatnonzero(np.isin(labels[:_MOST].cpu(), CLASSES))
         drawn = embed(network, pixels[rows]).features.cpu().numpy()
         features[part] = RawFeatures(drawn, labels.cpu().numpy()[rows])
     return features

@@ -12,8 +12,8 @@ from hardsight.studies.study import STUDIES, Cell, Measure, Scale, Sweep
 
 _MEASURES = {
     "accuracy": Measure("Test accuracy of the epoch with the best validation accuracy", True, "higher"),
-    "validation": Measure("Its validation accuracy", True, "higher"),
-    "best": Measure("That epoch"),
+    "validation": Measure("Validation accuracy of the best epoch", True, "higher"),
+    "best": Measure("Best epoch"),
 }
 
 

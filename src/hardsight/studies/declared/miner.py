@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hardsight.extras import need
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
 
-# By distance or by AVH, and which triplets; margins are the defaults.
+# What triplets are mined by, and which kind is kept; margins are the defaults.
 _MINERS: dict[str, tuple[str, Any]] = {
     "untrained": ("", ""),
     "no miner": ("", ""),
@@ -35,7 +35,7 @@ _EACH = 10  # samples of each digit in a batch
     measures={
         "precision_at_1": Measure("Precision at 1", True, "higher"),
         "r_precision": Measure("R-precision", True, "higher"),
-        "useful_steps": Measure("Steps with triplets to learn from", True),
+        "useful_steps": Measure("Steps with active triplets", True),
     },
     scales={
         "smoke": Scale(2, 1, settings={"steps": 20}, levels={"miner": ("no miner", "AVH, semihard")}),
@@ -72,7 +72,7 @@ def _miner(name: str) -> Any:
 
 
 def _split(seed: int, wrong: float) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Inputs and labels to train on, some of them wrong, and those to retrieve."""
+    """Training inputs and labels, some of them wrong, and held-out ones for retrieval."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -84,7 +84,7 @@ def _split(seed: int, wrong: float) -> tuple[tuple[Tensor, Tensor], tuple[Tensor
 
 
 def _train(x: Tensor, y: Tensor, miner: Any, seed: int, steps: int) -> tuple[nn.Module, float]:
-    """The embedding, and the share of the steps that had triplets to learn from."""
+    """The embedding network, and the share of the steps with active triplets."""
     from pytorch_metric_learning.losses import TripletMarginLoss
 
     torch.manual_seed(seed)

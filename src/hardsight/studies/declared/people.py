@@ -1,7 +1,7 @@
 """Which score agrees best with people? CIFAR-10 networks against CIFAR-10H.
 
-No column knows what people chose. Images are split once: scores may be selected on the *choosing* half and are reported
-on the *reporting* half. ``soft_margin_late`` is the mean over the second half of the epochs, ``…_epochs`` over all of
+No score uses people's answers. Images are split once: scores may be selected on the *choosing* half and are reported on
+the *reporting* half. ``soft_margin_late`` is the mean over the second half of the epochs, ``…_epochs`` over all of
 them; ``neighbor_agreement`` is the share of the 50 nearest test images with the same label; ``avh@means`` is AVH with
 class means of these images in place of class weights; ``…@views`` is the mean over ten shifted and mirrored views.
 """

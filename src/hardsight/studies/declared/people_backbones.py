@@ -1,9 +1,9 @@
 """Do richer features agree better with people? A user's pretrained network, read by heads that are fitted to labels.
 
-The network stays as it is; its features of the images that people were asked about are computed once. *folds*: each
-fifth of these images is scored by a head fitted to the labels of the others. *probe*: a head fitted to training images.
-No head learns anything of people's answers. Seeds draw the division into folds and the training images, so their spread
-is that of heads, not of networks.
+The network is frozen; its features of the images that people were asked about are computed once. *folds*: each fifth
+of these images is scored by a head fitted to the labels of the others. *probe*: a head fitted to training images. No
+head sees people's answers. Seeds draw the folds and the training images, so the spread over seeds is that of heads, not
+of networks.
 
 ::
 
@@ -93,7 +93,7 @@ def _network(cell: Cell, training: Samples) -> Model:
         return backbone(cell.network, classes, cell.weights)
     if "data_human" in cell.settings:
         raise InputError("network must name the pretrained network, timm:NAME for instance, got none.")
-    with torch.random.fork_rng():  # to try the study without any weights
+    with torch.random.fork_rng():  # a small random network, to try the study without any weights
         torch.manual_seed(0)
         return new_model("hardsight:small-cnn", classes, channels=1)
 

@@ -1,9 +1,9 @@
-"""How training moves agreement with people: networks trained in angle, and recipes of equal cost.
+"""How training changes agreement with people: networks trained on angles, and recipes of equal cost.
 
-Every training has the same network, data, batches, rate and number of epochs, so it costs the same. Nothing is chosen
-by people's answers, so all images count. ``…_late`` is standardized within each epoch and averaged over the later half
-of them, as `Dynamics.summary` has it for ``soft_margin_late``. ``…@cosine`` reads the network by the cosines of its
-angles alone, times 16: what a network trained in angle predicts with, but for its scale.
+All trainings have the same network, data, batch size, learning rate and number of epochs, so they cost the same.
+Nothing is selected by people's answers, so all images are used. ``…_late`` is standardized within each epoch and
+averaged over the later half of them, as in `Dynamics.summary` for ``soft_margin_late``. ``…@cosine`` are scores of the
+cosines alone, times 16: the logits of a network that was trained on cosines, except for their scale.
 
 Both studies measure the same cells, so that rows of one can be shown as the other.
 """

@@ -49,7 +49,7 @@ class Net:
 
     @property
     def avh_moves_on(self) -> str:
-        """Why AVH does not fall to a plateau; empty where it does."""
+        """Why AVH does not fall to a plateau; empty if it does."""
         avh = self.plateaus["avh"]
         why = avh["why"] or ("it rises" if avh["end"] > avh["start"] else "")
         return f"AVH has no plateau: {why}" if why else ""
@@ -70,7 +70,7 @@ class Net:
 
     @property
     def stages(self) -> list[np.ndarray]:
-        """Places of the epochs between decays of the learning rate."""
+        """Indices of the epochs between decays of the learning rate."""
         if not self.decays:
             raise InputError("the epochs at which the learning rate decays are needed")
         parts = np.split(np.arange(len(self.run.epochs)), np.searchsorted(self.run.epochs, self.decays, side="right"))

@@ -18,8 +18,6 @@ from hardsight.studies.claims import JUDGES, NO, NOT_SHOWN, PARTLY, YES, Claim, 
 from hardsight.studies.quoted import IMAGES, printed_tables
 from hardsight.studies.tables import conditions, matches, published
 
-BY_BIN = (0.228, 0.125, 0.124, 0.103, 0.094)  # AVH Table 1: Spearman of AVH by bin, from the hardest to the easiest
-
 
 @JUDGES.register("printed_significance", of="nothing")
 def _significant(claim: Claim) -> Iterator[tuple[str, Finding]]:
@@ -37,9 +35,11 @@ def _significant(claim: Claim) -> Iterator[tuple[str, Finding]]:
 @JUDGES.register("printed_order", of="nothing")
 def _order(claim: Claim) -> Iterator[tuple[str, Finding]]:
     """yes: the printed coefficients rise from the hardest to the easiest bin; no: they fall; partly: neither."""
-    steps = np.diff(BY_BIN)
+    rows = [row for row in published("people-bins") if (row["score"], row["measure"]) == ("avh", "agreement")]
+    printed = [row["value"] for row in rows if row["bin"] != "all"]
+    steps = np.diff(np.array(printed, float))
     verdict = YES if (steps > 0).all() else NO if (steps < 0).all() else PARTLY
-    yield "Table 1", Finding(verdict, f"from the hardest bin to the easiest {', '.join(map(str, BY_BIN))}", IMAGES)
+    yield "Table 1", Finding(verdict, f"from the hardest bin to the easiest {', '.join(printed)}", IMAGES)
 
 
 @JUDGES.register("norm_alone", of="nothing")

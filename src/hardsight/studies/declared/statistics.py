@@ -1,6 +1,6 @@
-"""Are the statistics right? Simulations whose truth is known: error rates of tests, and coverage of 95% intervals.
+"""Are the statistics right? Simulations with a known truth: error rates of tests, and coverage of 95% intervals.
 
-A cell simulates a block of samples; its seed decides which.
+A cell simulates a block of samples that its seed determines.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hardsight.correlation import (
     standard_error,
     steiger,
 )
+from hardsight.phases.plateaus import plateau, settles
 from hardsight.stats import fpr_at_95_tpr, mcnemar
 from hardsight.studies.declared.avh_measures import dip_and_bounce
 from hardsight.studies.study import STUDIES, Cell, Measure, Scale
@@ -49,7 +50,7 @@ def _error_rates(cell: Cell) -> list[dict[str, Any]]:
 
     "saturated, tied" is like CIFAR-10H: half of the scores are within 0.001 of 1, and human frequencies are shares of
     51 people, of which 45% tie at 1. Steiger's, Meng's and Fisher's tests are for Pearson's coefficient; their rows for
-    the others show what happens if they are used there all the same.
+    the others show what happens if they are used there anyway.
     """
     runs, n = cell.settings["runs"], int(cell.levels["samples"])
     rejected: dict[tuple[str, str], list[bool]] = {}
@@ -104,7 +105,7 @@ def _rejections(scores: np.ndarray, human: np.ndarray, seed: int | None) -> dict
     measures={
         "covered": Measure("Intervals that contain the truth", True),
         "width": Measure("Mean width of the interval"),
-        "rose": Measure("Intervals of a rise that lie above 0", True),
+        "rose": Measure("Intervals of the rise that lie above 0", True),
     },
     scales={
         "smoke": Scale(1, 5, settings={"runs": 2, "few": True}),
@@ -112,13 +113,13 @@ def _rejections(scores: np.ndarray, human: np.ndarray, seed: int | None) -> dict
     },
 )
 def _coverage(cell: Cell) -> list[dict[str, Any]]:
-    """The design "known" is what the method was developed on; "fresh" was looked at when it was finished."""
+    """Methods were developed on the design "known"; "fresh" was used only once they were finished."""
     simulate = {"correlation": _correlations, "fpr95": _rates, "share": _shares, "curve": _curves}
     return list(simulate[cell.levels["interval"]](cell.seed, cell.settings["runs"], cell.settings["few"]))
 
 
 def _tied(draw: np.random.Generator, n: int, strength: float) -> tuple[np.ndarray, np.ndarray]:
-    """Confidences that crowd at 1, and human frequencies of which about half tie at 1."""
+    """Confidences that saturate at 1, and human frequencies of which about half tie at 1."""
     ease = draw.normal(size=(n, 2)) @ np.array([[1.0, strength], [0.0, math.sqrt(1 - strength**2)]])
     human = np.minimum(np.round(50 * np.clip(1.02 + 0.3 * ease[:, 1], 0, 1)) / 50, 1)
     return 1 / (1 + np.exp(-3 - 2 * ease[:, 0])), human
@@ -207,7 +208,7 @@ _DESIGNS: dict[str, _Design] = {
 
 
 def _noisy(curve: np.ndarray, n: int, jump: float, rho: float, heavy: bool, seed: int) -> np.ndarray:
-    """Samples that differ throughout, fall unequally far and jump by themselves; epochs that jump for all of them."""
+    """Samples with an offset, a scale and noise of their own, plus correlated jumps of the epochs that all share."""
     draw, epochs = np.random.default_rng(seed), len(curve)
     jumps = draw.standard_t(4, size=epochs) / math.sqrt(2) if heavy else draw.normal(size=epochs)
     for k in range(1, epochs):
@@ -219,8 +220,6 @@ def _noisy(curve: np.ndarray, n: int, jump: float, rho: float, heavy: bool, seed
 
 def _curves(seed: int, runs: int, few: bool) -> Iterator[dict[str, Any]]:
     """Plateaus and bounces."""
-    from hardsight.phases.plateaus import plateau, settles
-
     for design, (shapes, n, first, *axes) in _DESIGNS.items():
         settings = list(itertools.product(*axes))
         for epochs, rho, jump, heavy in settings[:1] if few else settings:

@@ -1,9 +1,9 @@
-"""Is the Encouraging Loss calibrated once the temperature is matched? Both losses, each with a temperature of its own.
+"""Is the Encouraging Loss calibrated after temperature scaling? Each network has a temperature of its own.
 
-A tenth of the training samples is held out; the temperature at which their likelihood is greatest is then used on test
-samples, which decide nothing. Losses differ in how long their logits grow, and a temperature takes that away: what
-remains of a difference is one of ranking and shape. Digits cannot answer: where all held-out samples are right, the
-likelihood has no greatest value, and the temperature is the lower bound of `fit_temperature`.
+A tenth of the training samples is held out. The temperature that maximizes their likelihood is applied to the test
+samples, which play no part in fitting it. Losses differ in how large their logits grow, and a temperature removes that
+difference; what remains is one of ranking and shape. Digits cannot answer the question: where all held-out samples are
+classified correctly, the likelihood has no maximum, and the temperature is the lower bound of `fit_temperature`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SMOKE = {"data": "digits", "model": "small-cnn", "recipe": {"epochs": 2}}
         "nll": Measure("Negative log-likelihood", better="lower"),
         "brier": Measure("Brier score", better="lower"),
         "accuracy": Measure("Test accuracy", True, "higher"),
-        "fitted": Measure("Temperature that fits held-out training samples"),
+        "fitted": Measure("Temperature fitted on held-out training samples"),
     },
     scales={
         "smoke": Scale(2, 3, settings=_SMOKE, levels={"loss": ("ce", "el:0.75")}),

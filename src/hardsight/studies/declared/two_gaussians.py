@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
 from torch import nn
 
+from hardsight.correlation import spearman
 from hardsight.figures.style import COLORS, new_figure
 from hardsight.printing import number_text, percent
 from hardsight.scores import compute_scores
@@ -27,8 +27,8 @@ class TwoGaussians(NamedTuple):
         points: ``(2n, 3)``, unit length.
         labels: ``(2n,)``.
         avh, norm, confidence: Of each point, ``(2n,)``.
-        doubt: Probability of the other class at each point, by the true distributions, ``(2n,)``.
-        accuracy: Its accuracy.
+        doubt: True posterior probability of the other class at each point, ``(2n,)``.
+        accuracy: Accuracy of the network.
     """
 
     points: np.ndarray
@@ -40,16 +40,16 @@ class TwoGaussians(NamedTuple):
     accuracy: float
 
 
-# Ours: the paper gives neither. Both lie off the origin; the best rule is wrong about one point in seven.
+# Our choice: the paper gives neither. Both means lie off the origin; the Bayes error is about 1/7.
 MEANS = ((1.0, 0.3, 0.5), (0.3, 1.0, 0.5))
 SPREAD = 0.45
 
 
 def two_gaussians(seed: int = 0, *, n: int = 1000, steps: int = 1000) -> TwoGaussians:
-    """Two Gaussians in 3-D pressed onto the sphere, through an MLP 3 → 2 → 2 (Fig. 3 and 7).
+    """Two Gaussians in 3-D projected onto the sphere, through an MLP 3 → 2 → 2 (Fig. 3 and 7).
 
     Means (1, 0.3, 0.5) and (0.3, 1, 0.5), covariance 0.45²·I, `n` points each; the hidden layer is linear with a
-    leaky ReLU (slope 0.1: a plain one leaves points without an embedding); Adam, whole batch.
+    leaky ReLU (slope 0.1: a plain one maps some points to zero); full-batch Adam.
     """
     draw = np.random.default_rng(seed)
     raw = np.concatenate([np.array(mean) + SPREAD * draw.standard_normal((n, 3)) for mean in MEANS])
@@ -63,11 +63,11 @@ def two_gaussians(seed: int = 0, *, n: int = 1000, steps: int = 1000) -> TwoGaus
     scores = compute_scores(features, weight, y, bias, names)
     accuracy = (scores["pred"] == y).double().mean()
     avh, norm, confidence = (scores[name].numpy() for name in names)
-    return TwoGaussians(points, y.numpy(), avh, norm, confidence, _doubt(points, y.numpy()), float(accuracy))
+    return TwoGaussians(points, y.numpy(), avh, norm, confidence, _other_class(points, y.numpy()), float(accuracy))
 
 
-def _doubt(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Share of the other class in the density of each direction: a Gaussian's, summed along the ray."""
+def _other_class(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Posterior probability of the other class in each direction: the Gaussian densities are summed along the ray."""
     radius = np.linspace(0.01, 4, 400)
     density = []
     for mean in MEANS:
@@ -96,7 +96,7 @@ def _doubt(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _two_gaussians(cell: Cell) -> dict[str, float]:
     result = two_gaussians(cell.seed, **cell.settings)
     scores = {"AVH": result.avh, "norm": result.norm, "confidence": result.confidence}
-    correlations = {name: spearmanr(values, result.doubt).statistic for name, values in scores.items()}
+    correlations = {name: spearman(values, result.doubt).value for name, values in scores.items()}
     return {"accuracy": result.accuracy, **correlations}
 
 
@@ -111,7 +111,7 @@ def plot_two_gaussians(seed: int = 0) -> Figure:
         classes.scatter(x[at], y[at], z[at], s=5, color=color, marker=marker, linewidths=0, depthshade=False)
     for axis, values, label in ((avh, 2 * study.avh, "2 · AVH"), (norm, study.norm, "norm of the embedding")):
         points = axis.scatter(x, y, z, c=values, s=5, cmap="viridis", linewidths=0, depthshade=False)
-        rho = spearmanr(values, study.doubt).statistic  # pyrefly: ignore
+        rho = spearman(values, study.doubt).value
         figure.colorbar(points, ax=axis, shrink=0.6, pad=0.02)
         axis.set_title(f"{label}\nSpearman with the other class's probability {number_text(rho, '.2f')}", fontsize=9)
     classes.set_title(f"two classes, n = {len(x):,}\naccuracy {percent(study.accuracy)}", fontsize=9)
