@@ -133,8 +133,8 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
 
         Args:
             features: ``(N, D)``, the input of the head.
-            weight: ``(C, D)``, as in `torch.nn.Linear`; not the weights of classes.
             weight: ``(C, D)``, as in `torch.nn.Linear`; not the class weights of the loss.
+            target: ``(N,)`` class indices.
             bias: ``(C,)``.
 
         Examples:

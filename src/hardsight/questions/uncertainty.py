@@ -40,9 +40,9 @@ def dropout_predictions(
 
     Args:
         model: The network with its preprocessing; it must have a dropout layer.
+        samples: The data set.
         passes: Number of passes, T.
         seed: Seed of the dropout masks.
-        seed: Of what is dropped.
         batch_size: Samples at a time; what is dropped depends on it.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
