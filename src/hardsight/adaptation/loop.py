@@ -152,7 +152,7 @@ def self_train(
             seed are those given here. If None, as the source model was trained, with plain cross-entropy at a constant
             tenth of the rate. If it flips images, predictions are means over both. Batches are smaller where a
             round has fewer samples.
-        check: Write so many target samples to ``out/check.csv`` to be labeled: with their labels, the same call
+        check: Number of target samples to write to ``out/check.csv`` for labeling: with their labels, the same call
             reports the accuracy of every round and selects one.
         labels: The labeled samples, if they are in another file; see `Adapted.check`.
         out: Run folder to write.

@@ -232,6 +232,6 @@ def _torchvision_identity(dataset: Any) -> Identity | None:
 
 
 def _compact(values: Any) -> Any:
-    """A list of integers as an array, which is hashed faster; anything else as it is."""
+    """A list of integers as an array, which is hashed faster; anything else unchanged."""
     integers = isinstance(values, list) and set(map(type, values)) == {int}
     return np.array(values) if integers and -(2**63) <= min(values) <= max(values) < 2**63 else values

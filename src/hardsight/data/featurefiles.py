@@ -75,7 +75,7 @@ def features_of(meta: Meta, data: Any, rows: int) -> FeatureSamples | None:
         path, most, shown = Path(recorded), RECORDED_BYTES, printable(recorded)[:200]
         if not path.is_absolute() or path.suffix not in (*FEATURE_FILES, ".npz"):
             raise InputError(
-                f"The run names {shown!r} as its data, which is no local feature file; name it with --data."
+                f"The run names {shown!r} as its data, which is not a local feature file; name it with --data."
             )
         if not path.exists():
             raise MissingPathError(f"DATA: there is no {shown!r}, which the run names as its data.")

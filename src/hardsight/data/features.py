@@ -33,7 +33,7 @@ _NOTHING = pa.table({})
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Features on disk: the triple without its weight. Or predicted probabilities, where there are no features."""
+    """Features on disk with their labels, or predicted probabilities where there are no features."""
 
     features: Tensor
     labels: Tensor | None

@@ -125,7 +125,7 @@ def _own_collate(loader: DataLoader[Any]) -> Any:
 
 
 def _from_arrays(data: Any) -> Any:
-    """``(inputs, labels)`` as a `TensorDataset`, whose inputs are ready to use; anything else as it is."""
+    """``(inputs, labels)`` as a `TensorDataset`, whose inputs are ready to use; anything else unchanged."""
     if not isinstance(data, tuple) or len(data) != 2 or not all(isinstance(x, (Tensor, np.ndarray)) for x in data):
         return data
     inputs, labels = (as_tensor(name, x) for name, x in zip(("inputs", "labels"), data, strict=True))

@@ -35,7 +35,7 @@ def compared(old: Rows | None, new: Rows) -> tuple[dict[str, np.ndarray], Rows]:
 
 
 def swapped_losses(old: Rows | None, new: Rows, before: np.ndarray) -> dict[str, np.ndarray]:
-    """Cross-entropy with new angles and old norms, and with old angles and new norms; NaN where there is no old.
+    """Cross-entropy with new angles and old norms, and with old angles and new norms; NaN where there is no old row.
 
     Biases go with the norms: whatever of a logit is not the angle. `before` is the old row of each new one, or −1.
     """

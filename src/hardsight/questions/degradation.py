@@ -163,8 +163,8 @@ def evaluate_degraded(
         source = (network_identity(uncompiled(classifier.module)).key, samples.origin, gray)
         if other := [folder for folder, *_, stored in _stored_levels(Path(out) / DEGRADED) if stored != source]:
             raise ExistingPathError(
-                f"RUN: {other[0]} holds images of another network or data set, or the one is gray and the other in "
-                "color; --overwrite what is there, or evaluate another run."
+                f"RUN: {other[0]} holds images of another network or data set, or one is gray and the other in "
+                "color; replace them with --overwrite, or evaluate another run."
             )
     tables = []
     for name, level in ((name, level) for name, levels in chosen.items() for level in levels):

@@ -156,7 +156,7 @@ def _brightness(images: Tensor, level: float, keys: Tensor) -> Tensor:
 
 @DEGRADATIONS.register("jpeg", levels=(100, 30, 15, 10, 5), range=(1, 100))
 def _jpeg(images: Tensor, level: float, keys: Tensor) -> Tensor:
-    """JPEG compression by Pillow, on the CPU; the level is its quality, 100 the image as it is."""
+    """JPEG compression by Pillow, on the CPU; the level is its quality, 100 leaves the image unchanged."""
     pixels = (images * 255).round().to("cpu", torch.uint8).permute(0, 2, 3, 1).numpy()
     compressed = np.stack([_compress(image, int(level)) for image in pixels])
     # A GPU divides by a number through its reciprocal, which rounds differently.
@@ -174,7 +174,7 @@ def _compress(image: np.ndarray, quality: int) -> np.ndarray:
 
 @DEGRADATIONS.register("resolution", levels=(1.0, 0.75, 0.5, 0.35, 0.25))
 def _resolution(images: Tensor, level: float, keys: Tensor) -> Tensor:
-    """Fewer pixels, scaled back to as many; the level is the share of the pixels per side that stays."""
+    """Fewer pixels, scaled back to the original size; the level is the share of the pixels per side that stays."""
     size = list(images.shape[-2:])
     fewer = [max(1, round(level * side)) for side in size]
     resize = _torchvision().resize

@@ -212,7 +212,7 @@ def _read(logits: Tensor) -> Reading:
         exp_sum = others.sub_(other[:, None]).exp_().sum(1)
         parts.append((target, logit.double(), other.double(), exp_sum.double()))
     target, logit, other, exp_sum = map(torch.cat, zip(*parts, strict=True))
-    nan, nobody = torch.full_like(logit, torch.nan), torch.full_like(target, -1)  # nothing here asks who comes second
+    nan, nobody = torch.full_like(logit, torch.nan), torch.full_like(target, -1)  # the runner-up is not used here
     return Reading(logits.shape[1], target, nan, nan, nan, nan, logit, other, nobody, exp_sum, nan, nan)
 
 
@@ -294,7 +294,7 @@ def open_ood(ood: Any, inside: Samples) -> list[OODData]:
         except (InputError, MissingPathError) as error:
             raise type(error)(f"ood: {str(error).removeprefix('DATA: ')}") from None
         if opened[-1].name in [other.name for other in opened[:-1]]:
-            raise InputError(f"ood: {opened[-1].name!r} is there twice; give each data set a name: (name, data).")
+            raise InputError(f"ood: {opened[-1].name!r} is given twice; give each data set a name: (name, data).")
     return opened
 
 

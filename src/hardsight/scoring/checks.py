@@ -113,7 +113,7 @@ def output_note(output: Any, features: Tensor, head: Head) -> str | None:
             f"the model returns {tuple(outputs[0].shape)} but the layer {head.path!r} makes {tuple(logits.shape)}: it "
             "is not its head; name the right layer with head=."
         )
-    # Softmax or log-softmax at the end leaves every score as it is: compare up to a shift, also of the logarithm.
+    # Softmax or log-softmax at the end leaves every score unchanged: compare up to a shift, also of the logarithm.
     candidates += [matrix.clamp_min(1e-30).log() for matrix in candidates if (matrix >= 0).all()]
     distance = min(_distance(logits, matrix) for matrix in candidates)
     if distance < 0.05:

@@ -118,7 +118,7 @@ def _division(options: ScoreOptions, folds: int) -> dict[str, Any]:
 
 
 def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, division: dict[str, Any]) -> SampleTable:
-    """The network's features as they are, and for each fold a head fitted to the labels of the other folds."""
+    """The network's features, unchanged, and for each fold a head fitted to the labels of the other folds."""
     identity = network_identity(model.module)
     plan = make_plan([model], samples, options, networks=[identity])
     network = {"name": model.name, "fingerprint": identity.hash}
@@ -223,7 +223,7 @@ def _score_trained(
 ) -> SampleTable:
     """For each fold a network that the user's function trains on the other folds."""
     if options.engine != "local":
-        raise InputError("engine: Ray scores with a network that is there; to train one per fold, use local processes.")
+        raise InputError("engine: Ray scores an existing network; to train one per fold, use local processes.")
     name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
     network, labels = {"name": name, "function": full_name(train)}, all_labels(samples, "folds")
     plan = make_plan([], samples, options, train)
@@ -314,7 +314,7 @@ def _rare_class_notes(labels: np.ndarray, folds: int) -> list[str]:
     if few := int(((counts >= 2) & (counts < folds)).sum()):
         notes.append(
             f"{few:,} {'class has' if few == 1 else 'classes have'} fewer samples than there are folds ({folds}): "
-            "what is fitted has seen very few of them, and doubts their labels too easily."
+            "a model fitted to so few of them doubts their labels too easily."
         )
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=4)

@@ -203,7 +203,7 @@ def open_model(
     preprocess: Callable[[Any], Any] | Literal["raw"] | None = None,
     checkpoint: Path | None = None,
 ) -> Any:
-    """A `Model`; with folds, a function that takes training data as it is."""
+    """A `Model`; with folds, a function that takes training data, unchanged."""
     if isinstance(model, str) and is_file_function(model):
         model = load_function(model)
     if folds is not None and takes_training_data(model):
