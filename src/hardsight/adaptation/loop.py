@@ -144,7 +144,7 @@ def self_train(
             is the same loop: the labeled samples are the source (at a portion of 1), the pool is the target.
         rounds: How many times to select and retrain.
         epochs: Passes over the selected samples, in each round.
-        target_portion: Share of the target to select: (in the first round, increase per round, maximum), or one number.
+        target_portion: Share of the target to select: (first round, increase per round, maximum), or one number.
         source_portion: Share of the source to train on beside it, drawn anew in each round; likewise.
         balance: ``class``: the portion of each class; ``global``: of all together; or the share of each class.
         strict: Select only above the threshold, as the papers print, not at it.

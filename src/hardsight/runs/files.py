@@ -29,7 +29,7 @@ def temporary_name(target: Path) -> Path:
 
 
 def write_whole(path: Path, writer: Callable[[Path], object]) -> None:
-    """Write a file beside it, flush to disk, rename: the name appears only with complete content. Creates the folder.
+    """Write a temporary file, flush to disk, rename: the name appears only with complete content. Creates the folder.
 
     An object on a store appears when its upload is complete.
     """
