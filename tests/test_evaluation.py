@@ -525,7 +525,7 @@ def test_strangers_that_cannot_be_compared_are_refused_before_anything_is_comput
         (None, [tensors], "images and tensors"),
         (flat, [TensorDataset(torch.rand(4, 5))], r"\(5,\) .*\(6,\)"),
         (None, ["nowhere.npz"], r"ood: .*nowhere\.npz"),
-        (None, [("x", noise), ("x", noise)], "'x' is there twice"),
+        (None, [("x", noise), ("x", noise)], "'x' is given twice"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=words):
             run(given or subjects(digits, "a"), tmp_path, ood=ood)

@@ -191,7 +191,7 @@ def test_hostile_members_are_left_out_and_counted(tmp_path, monkeypatch):
     text = str(caught[0].message)
     assert len(caught) == 1
     assert "6 members with hostile names" in text
-    assert "5 members that are no plain files" in text
+    assert "5 members that are not plain files" in text
     assert "2 keys without" in text
     assert "\n" not in text
     assert samples.ids == ["x/good", "x/sub/good"]

@@ -327,7 +327,7 @@ def test_a_folder_that_holds_epochs_must_be_told_what_to_do(tmp_path):
 
 def test_a_folder_with_other_things_in_it_is_never_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(FileExistsError, match="other things"):
+    with pytest.raises(FileExistsError, match="other files"):
         hs.Recorder(tmp_path, overwrite=True)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 

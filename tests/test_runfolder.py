@@ -241,7 +241,7 @@ def test_a_damaged_plan_without_parts_is_a_strangers(tmp_path, overwrite):
     files = {tmp_path / name: text for name, text in {"plan.json": "{", "parts/left.json": "{}"}.items()}
     for file, text in files.items():
         file.write_text(text)
-    with pytest.raises(ExistingPathError, match=r"other things.*plan\.json"):
+    with pytest.raises(ExistingPathError, match=r"other files.*plan\.json"):
         RunWriter(tmp_path, PLAN, overwrite=overwrite)
     discard(tmp_path)
     assert {file: file.read_text() for file in files} == files
@@ -252,7 +252,7 @@ def test_a_damaged_plan_without_parts_is_a_strangers(tmp_path, overwrite):
 def test_a_folder_of_other_things_is_never_touched(tmp_path, name, overwrite):
     """Also where another program wrote files of the same names."""
     (tmp_path / name).write_text('{"model": "mine"}')
-    with pytest.raises(ExistingPathError, match=f"other things.*{name}"):
+    with pytest.raises(ExistingPathError, match=f"other files.*{name}"):
         RunWriter(tmp_path, PLAN, overwrite=overwrite)
     with pytest.raises(ExistingPathError, match="is a file"):
         RunWriter(tmp_path / name, PLAN, overwrite=overwrite)

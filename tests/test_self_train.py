@@ -329,7 +329,7 @@ def test_another_adaptation_is_refused_or_overwritten(net, tmp_path):
     adapted(net, tmp_path / "failed", method="cbst")  # nothing had been computed there: it holds no other adaptation
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="other things"):
+    with pytest.raises(FileExistsError, match="other files"):
         adapted(net, tmp_path / "full", overwrite=True)
     (tmp_path / "run" / "adaptation.json").write_text("{")
     with pytest.raises(RuntimeError, match=r"adaptation\.json is damaged"):

@@ -627,7 +627,7 @@ def test_overwrite_resumes_what_is_unfinished_and_only_replaces_the_rest(tmp_pat
 def test_a_folder_of_other_things_is_never_written_to(tmp_path):
     (tmp_path / "thesis.tex").write_text("…")
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="other things"):
+        with pytest.raises(FileExistsError, match="other files"):
             trained(tmp_path, overwrite=overwrite)
     with pytest.raises(FileExistsError, match="is a file"):
         trained(tmp_path / "thesis.tex")

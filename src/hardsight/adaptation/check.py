@@ -67,7 +67,7 @@ def _interval(row: dict[str, Any], name: str, style: str) -> str:
 
 
 def draw(predicted: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """So many rows to label, in random order, and the share of all samples that each stands for.
+    """Draw `count` rows to label, in random order, and the share of all samples that each represents.
 
     `predicted` is ``(N, R)``: the predicted class of each sample in each round.
     """
@@ -112,7 +112,7 @@ def estimate(predicted: np.ndarray, weights: np.ndarray, labels: np.ndarray) -> 
 
 
 def check_request(path: Path, count: int | None, labels: Any, samples: int, overwrite: bool) -> None:
-    """Refuse, before any work, what could not be checked after it."""
+    """Refuse a check that could not be made, before any work."""
     if count is not None:
         whole_number("check, the number of target samples to label,", count, 2, samples)
         same = not overwrite and (path / DRAW).exists() and len(read(path / DRAW)) == count
@@ -125,7 +125,7 @@ def check_request(path: Path, count: int | None, labels: Any, samples: int, over
 
 
 def write_check(path: Path, samples: Samples, last: Predictions, rounds: int, count: int, seed: int) -> str:
-    """Write the samples to label, unless they are there already; returns what their labels can tell.
+    """Write the samples to label, unless they exist already; returns which differences their labels can detect.
 
     Predictions of the `last` round are given; the selections of the run hold those of the others.
     """
@@ -144,7 +144,7 @@ def write_check(path: Path, samples: Samples, last: Predictions, rounds: int, co
         with disk_errors(path):
             options = csv.WriteOptions(quoting_style="needed")
             write_whole(path / CHECK, lambda file: csv.write_csv(listed, file, options))
-        write(path / DRAW, table)  # last: it makes the draw whole
+        write(path / DRAW, table)  # last: it marks the draw as complete
     apart, weights = _apart(np.array(table["predicted"].to_pylist())), table["weight"].to_numpy()
     least, size = detectable_difference(int(apart.sum()), (1 - LEVEL) / rounds), 100 * weights[apart].sum()
     power = "no difference can be detected, because the rounds disagree on too few samples"
@@ -192,7 +192,7 @@ def read_labels(source: Any, ids: list[str], names: list[str]) -> np.ndarray:
 
 
 def read_check(run: str | Path) -> Checked | None:
-    """What the labels of a run say; None if it has not been checked."""
+    """The stored result of `evaluate` for a run; None if it has not been checked."""
     file = Path(run) / RESULT
     return read_json(file, Checked) if file.exists() else None
 

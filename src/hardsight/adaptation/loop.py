@@ -1,4 +1,4 @@
-"""`self_train`: label the target, select the most confident samples of each class, retrain, and again."""
+"""`self_train`: label the target, select the most confident samples of each class, retrain, repeat."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Adapted(Result):
     rounds: pa.Table  #: One row per round (0 is the source model); see :doc:`/reference/run-folder` for the columns.
     path: Path  #: The run folder; ``rounds/03/training/checkpoint.pt`` in it holds the weights of the third round.
     roles: tuple[str, ...]  #: What each data set is used for.
-    outcome: tuple[str, ...]  #: What came out, in sentences.
+    outcome: tuple[str, ...]  #: The outcome, in sentences.
     source: Model  #: The network before any adaptation.
     checked: checks.Checked | None = None  #: The accuracy of every round, estimated from labeled samples.
 
@@ -144,7 +144,7 @@ def self_train(
             is the same loop: the labeled samples are the source (at a portion of 1), the pool is the target.
         rounds: How many times to select and retrain.
         epochs: Passes over the selected samples, in each round.
-        target_portion: Share of the target to select: in the first round, more per round, at most; or one number.
+        target_portion: Share of the target to select: (first round, increase per round, maximum), or one number.
         source_portion: Share of the source to train on beside it, drawn anew in each round; likewise.
         balance: ``class``: the portion of each class; ``global``: of all together; or the share of each class.
         strict: Select only above the threshold, as the papers print, not at it.
@@ -152,7 +152,7 @@ def self_train(
             seed are those given here. If None, as the source model was trained, with plain cross-entropy at a constant
             tenth of the rate. If it flips images, predictions are means over both. Batches are smaller where a
             round has fewer samples.
-        check: Write so many target samples to ``out/check.csv`` to be labeled: with their labels, the same call
+        check: Number of target samples to write to ``out/check.csv`` for labeling: with their labels, the same call
             reports the accuracy of every round and selects one.
         labels: The labeled samples, if they are in another file; see `Adapted.check`.
         out: Run folder to write.
@@ -263,7 +263,7 @@ def self_train(
 def _locked(path: Path, plan: dict[str, Any], overwrite: bool) -> Iterator[list[dict[str, Any]]]:
     """The folder, prepared and locked; yields the rows of the finished rounds.
 
-    The selection of a round is written before the row of the round before it: between any two files the call resumes.
+    The selection of a round is written before the row of the round before it: killed between any two files, it resumes.
     """
 
     def remove() -> None:
@@ -277,7 +277,7 @@ def _locked(path: Path, plan: dict[str, Any], overwrite: bool) -> Iterator[list[
         runs.discard(path / TEST)
 
     def differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
-        described = {name: plan["method"][name] for name in ("summary", "reference")}  # which decide nothing
+        described = {name: plan["method"][name] for name in ("summary", "reference")}  # which do not affect the result
         return runs.differing({**stored, "method": {**stored.get("method", {}), **described}}, plan)
 
     finished = (path / runs.SUMMARY).exists
@@ -301,7 +301,7 @@ def recipe_for_rounds(model: Any, recipe: Recipe | str | None = None) -> Recipe:
 
 
 def recipe_at(schedule: Recipe, number: int, epochs: int, samples: int) -> Recipe:
-    """The recipe of a round, counted from 1, with so many samples: at the rate that the schedule has when it begins.
+    """The recipe of a round, counted from 1, with this many samples: at the schedule's rate when the round begins.
 
     Examples:
         >>> steps = Recipe(epochs=20, lr=1.0, schedule="step", steps=(7, 14))
@@ -315,7 +315,7 @@ def recipe_at(schedule: Recipe, number: int, epochs: int, samples: int) -> Recip
 def training_samples(
     roles: Roles, table: pa.Table, method: Method, portion: float, number: int, seed: int
 ) -> tuple[JoinedSamples, np.ndarray]:
-    """What a round trains on, and a row of targets for each: some of the source, the selected, and the labeled."""
+    """What a round trains on (some of the source, the selected, the labeled), and a row of targets for each sample."""
     selected, classes = table.filter(pc.is_valid(table["label"])), roles.classes
     labels = selected["label"].to_numpy()
     if method.soft:
@@ -325,7 +325,7 @@ def training_samples(
     count = len(roles.source)
     drawn = np.random.default_rng([seed, number]).permutation(count)[: max(1, int(round(portion * count, 6)))]
     rows = np.array(roles.target.find(selected["id"].to_pylist()), dtype=np.int64)
-    # The source comes first: images of other sizes are resized to its own, which the network knows.
+    # The source comes first: other images are resized to its size, which the network was trained on.
     parts: dict[str, Samples] = {"source": View(roles.source, np.sort(drawn))}
     parts["target"] = View(roles.target, rows, labels=labels)
     if roles.labeled is not None:
@@ -339,7 +339,7 @@ def _labels_of(samples: Samples, predictions: Predictions) -> np.ndarray | None:
 
 
 def _evaluate(network: Model, roles: Roles, flip: bool, where: dict[str, Any]) -> tuple[Predictions, dict[str, Any]]:
-    """Predictions on the target, and how good they and those on the test set are."""
+    """Predictions on the target, and their accuracy and that on the test set."""
     predictions = predict(network, roles.target, flip=flip, **where)
     probabilities, features = predictions.probabilities, predictions.features
     row = tables.accuracy_row("target", probabilities, _labels_of(roles.target, predictions))
@@ -362,10 +362,10 @@ def _check_source(network: Model, roles: Roles, seed: int, where: dict[str, Any]
 
 
 def _portions(argument: str, given: float | Sequence[float]) -> tuple[float, float, float]:
-    """First, step and last of a portion that grows; of a single number, itself."""
+    """Start, step and maximum of a growing portion; a single number stays constant."""
     values = [float(value) for value in np.atleast_1d(given)]
     if len(values) not in (1, 3):
-        raise InputError(f"{argument} must be one number or three (first, more per round, at most), got {len(values)}.")
+        raise InputError(f"{argument} must be one number or three (first, step, maximum), got {len(values)}.")
     first, step, most = values if len(values) == 3 else (values[0], 0.0, values[0])
     try:
         portion_at(0, first, step, most)
@@ -385,7 +385,7 @@ def _trained(model: Any) -> Model | None:
 
 
 def _numbered_as(model: Model, roles: Roles) -> Roles:
-    """The roles with labels as the network numbers its classes, if it has the same."""
+    """The roles with labels in the network's class order, if it has the same classes."""
     outputs = find_head(model.module).classes
     if outputs != roles.classes:
         raise InputError(f"model: its outputs must be the classes of the source ({roles.classes}), got {outputs}.")

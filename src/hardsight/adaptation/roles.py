@@ -15,7 +15,7 @@ from hardsight.extras import printable
 from hardsight.printing import percent
 from hardsight.scoring.checks import check_samples, class_count
 
-# Data sets hold a few images twice; a larger share of the test set in the target is no accident.
+# Data sets contain a few duplicates; a larger share of the test set in the target is no accident.
 _SHARED = 0.01
 
 
@@ -32,7 +32,7 @@ class Roles:
     notes: tuple[str, ...]
 
     def renumbered(self, order: np.ndarray | None, names: list[str] | None) -> Roles:
-        """The same with labels as a network numbers its classes; None: as the source does."""
+        """The same with labels in a network's class order; None: in the source's."""
         data: dict[str, Any] = {role: getattr(self, role) for role in ("source", "target", "test", "labeled")}
         for role, samples in data.items():
             if samples is not None and samples.labels is not None:

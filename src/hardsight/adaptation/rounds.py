@@ -1,7 +1,7 @@
 """The rounds of self-training: how each is measured, stored and printed.
 
 ``docs/reference/run-folder.md`` lists the files of a run and the columns of its tables. Round 0 is the network before
-any adaptation, which selects nothing. What needs labels that are not there is null.
+any adaptation, which selects nothing. Columns that need missing labels are null.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ _OUTCOME = {
 
 
 def round_tables(rows: Sequence[Row]) -> list[str]:
-    """What was selected in each round, and the accuracy after it, as lines to print, as far as it is known."""
+    """What was selected in each round, and the accuracy after it where labels are known, as lines to print."""
     lines, classes, by_labels = [], len(rows[0]["predicted_by_class"]), ("_rate", "_accuracy", "_class")
 
     def cell(name: str, value: Any) -> Any:

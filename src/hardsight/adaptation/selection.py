@@ -215,7 +215,7 @@ def select(
 ) -> Selection:
     """Label the target and select what to train on.
 
-    Soft labels are selected by CRST's rule where one confidence labels and selects, else like others, at their largest.
+    Soft labels are selected by CRST's rule if one confidence labels and selects, else like others, at their largest.
 
     Args:
         method: One of `hardsight.adaptation.METHODS`, or what `parse_method` takes.
@@ -250,7 +250,7 @@ def select(
             raise InputError(f"at must be a function that gives {method.select_by} at given classes, got None.")
         return _check_values(at(method.select_by, labels), labels, classes)[0]
 
-    # For both thresholds "predicted to class k" is the plain argmax of what gives labels, so that both rank the same.
+    # For both thresholds "predicted to class k" is the plain argmax of the labeling confidence, so both rank the same.
     predicted, values = pseudo_labels(confidence)
     thresholds = partial(class_thresholds, predicted=predicted, classes=classes, portion=portion, balance=balance)
     label_thresholds = select_thresholds = thresholds(values)
@@ -272,7 +272,7 @@ def select(
 
 
 def blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Rows that fit into the cache, and where they are; values must be finite and 0 or more."""
+    """Blocks of rows that fit into the cache, each with its slice; values must be finite and 0 or more."""
     step = max(1, _BLOCK // matrix.shape[1])
     for start in range(0, len(matrix), step):
         block = matrix[start : start + step]

@@ -51,7 +51,7 @@ class Source:
     def of(
         cls, model: Model, samples: Samples, device: torch.device, workers: int = 0, labels: Tensor | None = None
     ) -> Source:
-        """The batches of a data set for a network; without `labels`, they are all 0."""
+        """The batches of a data set for a network; without `labels`, all labels are 0."""
         network = uncompiled(model.module)
         pixels = as_pixels(samples, input_channels(network), device) if model.transform is None else None
         labels = torch.zeros(len(samples), dtype=torch.long) if labels is None else labels

@@ -27,13 +27,13 @@ def is_cifar100(path: Path) -> bool:
 
 
 def open_cifar100(folder: Path, split: str, label: str | None = None, most: int | None = None) -> ArraySamples:
-    """A split of CIFAR-100 as the folder ``cifar-100-binary`` has it; nothing is unpickled.
+    """A split of CIFAR-100 in the layout of the folder ``cifar-100-binary``; nothing is unpickled.
 
     Args:
-        folder: The folder, with ``train.bin`` and ``test.bin``. The names of classes are read where it has them.
+        folder: The folder, with ``train.bin`` and ``test.bin``. Class names are read if it has them.
         split: ``train`` or ``test``.
         label: ``fine``, the 100 classes and the default, or ``coarse``, the 20 super-classes.
-        most: Bytes that the file may have.
+        most: Largest size of the file in bytes.
     """
     label = label or "fine"
     if label not in _CLASSES:

@@ -39,7 +39,7 @@ class DatasetSamples(Samples):
             self._rows = rows if self._rows is None else rows[self._rows]
             dataset = dataset.dataset
         self._dataset: Any = dataset
-        # The function that makes the items: a subclass may have another than its base.
+        # The function that creates the items: a subclass may override its base's.
         self._getitem: Any = getattr(type(dataset), "__getitem__", None)
         self.split = split or _split_of(dataset)
         self.origin = f"{type(dataset).__name__}, {count:,} samples"
@@ -80,7 +80,7 @@ class DatasetSamples(Samples):
         return labels if fits and (labels := np.asarray(targets)).dtype.kind in "iu" else None
 
     def _yielded_labels(self, declared: np.ndarray) -> np.ndarray | None:
-        """Declared labels as the items yield them; None where only the items tell, because a user's code makes them."""
+        """Declared labels as the items yield them; None if a user's code computes them, so that only the items tell."""
         dataset = self._dataset
         if self._getitem is TensorDataset.__getitem__ or _has_columns(dataset):
             return declared
@@ -209,7 +209,7 @@ def _dataset_identity(dataset: Any, version: str | None) -> Identity | None:
 
 
 def _with_prefix(hash_: str, parts: Sequence[Identity]) -> str:
-    """The hash of data that are made of others: a hash of files if one of them has one."""
+    """The hash of data composed of other data: a hash of files if one of them has one."""
     return FILES + hash_ if any(part.hash.startswith(FILES) for part in parts) else hash_
 
 
@@ -232,6 +232,6 @@ def _torchvision_identity(dataset: Any) -> Identity | None:
 
 
 def _compact(values: Any) -> Any:
-    """A list of integers as an array, which is hashed faster; anything else as it is."""
+    """A list of integers as an array, which is hashed faster; anything else unchanged."""
     integers = isinstance(values, list) and set(map(type, values)) == {int}
     return np.array(values) if integers and -(2**63) <= min(values) <= max(values) < 2**63 else values

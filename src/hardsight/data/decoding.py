@@ -1,7 +1,7 @@
 """JPEGs decoded and preprocessed on a GPU: loader processes only read the files.
 
-What is no plain JPEG, and what the GPU cannot decode, goes through Pillow as ever, which also says what is wrong with
-a file.
+Files that are not plain JPEGs, or that the GPU cannot decode, go through Pillow as usual, which also reports what is
+wrong with a file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from hardsight.data.prepared import Prepared
 
 # Mean difference of an image that was preprocessed both ways, as a share of its spread. Decoders and resizing differ by
-# little (0.005 for torchvision's decoder on the CPU); a preprocessing that scales tensors otherwise, by far more.
+# little (0.005 for torchvision's decoder on the CPU); a preprocessing that scales tensors differently, by far more.
 _MOST_DIFFERENCE = 0.1
-_LEAST_SPREAD = 0.05  # standard deviation, for values in [0, 1], of an image that is compared so
+_LEAST_SPREAD = 0.05  # standard deviation, for values in [0, 1], of an image that is compared this way
 
 
 class EncodedBatch(NamedTuple):
-    """Files of a batch, one after another, their lengths, and what was prepared by the loader (length 0)."""
+    """Files of a batch, concatenated, their lengths, and the inputs that the loader prepared (length 0)."""
 
     content: Tensor
     lengths: list[int]
@@ -36,7 +36,7 @@ class EncodedBatch(NamedTuple):
 
 
 class EncodedFiles(torch.utils.data.Dataset[Any]):
-    """Plain JPEGs as the bytes of their files, others as `Prepared` has them."""
+    """Plain JPEGs as the bytes of their files, others as `Prepared` returns them."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
@@ -57,8 +57,8 @@ def read_jpeg(path: Path, channels: int | None) -> bytes | None:
     try:
         check_regular(path, "image")
         with path.open("rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # as `open_image` has it
-            image = Image.open(file)  # which reads no more than the header
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # as in `open_image`
+            image = Image.open(file)  # which reads only the header
             plain = image.format == "JPEG" and image.mode in ("RGB", "L") and image.info.get("adobe_transform") != 0
             if not plain or channels == 1 or (channels is None and image.mode == "L"):
                 return None
@@ -86,12 +86,12 @@ class GpuDecoder:
         self._prepared, self._device, self._checked = prepared, device, False
         self._io, self._transform = need("torchvision.io"), prepared.model.transform
         transforms = need("torchvision.transforms")
-        if type(self._transform) is transforms.Compose:  # `ToTensor` refuses what is a tensor already
+        if type(self._transform) is transforms.Compose:  # `ToTensor` refuses tensors
             steps = [step for step in self._transform.transforms if type(step) is not transforms.ToTensor]
             self._transform = transforms.Compose(steps)
 
     def items(self, batch: tuple[Any, ...]) -> list[tuple[int, Any, int | None, str | None]]:
-        """The samples of a batch as `Prepared` has them, on the device."""
+        """The samples of a batch as `Prepared` returns them, on the device."""
         rows, encoded, labels, bad = batch
         padding = len(encoded.content) - sum(encoded.lengths)
         files, ready = encoded.content.split([*encoded.lengths, padding])[:-1], iter(encoded.prepared)
@@ -117,7 +117,7 @@ class GpuDecoder:
         except RuntimeError as error:
             if "not compiled with" in str(error):  # Pillow would take all of them, in this process alone
                 raise InputError(
-                    f"decode: this torchvision decodes nothing on a GPU ({first_line(error)}); leave --decode gpu out."
+                    f"decode: this torchvision cannot decode on a GPU ({first_line(error)}); leave --decode gpu out."
                 ) from error
             # One of them cannot be decoded, or none.
             return [None] if len(files) == 1 else [self._decode([file])[0] for file in files]
@@ -139,7 +139,7 @@ class GpuDecoder:
         return x if isinstance(x, Tensor) else None
 
     def _check(self, x: Tensor | str | None, row: int) -> None:
-        """Refuse a preprocessing that makes something else of a tensor than of the image that it is."""
+        """Refuse a preprocessing that gives different results for an image and for its tensor."""
         expected = self._prepared[row][1]
         if not isinstance(expected, Tensor):
             return  # a bad sample says nothing
@@ -148,7 +148,7 @@ class GpuDecoder:
             difference = (x.cpu().float() - expected.float()).abs().mean()
             if difference <= _MOST_DIFFERENCE * expected.float().std():
                 return
-        why = x if isinstance(x, str) else "its result is another one"
+        why = x if isinstance(x, str) else "its result differs"
         raise InputError(
             f"decode: this preprocessing takes images and not tensors on a GPU ({why}); leave --decode gpu out."
         )

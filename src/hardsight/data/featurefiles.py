@@ -24,8 +24,8 @@ class FeatureSamples(Samples):
     Args:
         path: The file.
         columns: Which columns hold label and id.
-        stem: What ids begin with where the file has none.
-        most: Bytes that an array of an ``.npz`` may have.
+        stem: Prefix of the ids if the file has none.
+        most: Largest size in bytes of an array in an ``.npz``.
     """
 
     pixels = False
@@ -56,7 +56,7 @@ class FeatureSamples(Samples):
 
 
 def features_of(meta: Meta, data: Any, rows: int) -> FeatureSamples | None:
-    """The feature file of a run with so many samples; `data` says where it is now. None where the data are others.
+    """The feature file of a run with this many samples; `data` says where it is now. None if the data are not features.
 
     What the run itself names follows the rules of `data_of`: it is opened only if it is an absolute path of a regular
     file in a format without pickle, with as many rows as the run, and arrays of at most `RECORDED_BYTES`.
@@ -75,7 +75,7 @@ def features_of(meta: Meta, data: Any, rows: int) -> FeatureSamples | None:
         path, most, shown = Path(recorded), RECORDED_BYTES, printable(recorded)[:200]
         if not path.is_absolute() or path.suffix not in (*FEATURE_FILES, ".npz"):
             raise InputError(
-                f"The run names {shown!r} as its data, which is no local feature file; name it with --data."
+                f"The run names {shown!r} as its data, which is not a local feature file; name it with --data."
             )
         if not path.exists():
             raise MissingPathError(f"DATA: there is no {shown!r}, which the run names as its data.")

@@ -33,7 +33,7 @@ _NOTHING = pa.table({})
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Features on disk: the triple without its weight. Or predicted probabilities, where there are no features."""
+    """Features on disk with their labels, or predicted probabilities where there are no features."""
 
     features: Tensor
     labels: Tensor | None
@@ -41,14 +41,14 @@ class FeatureSet:
     origin: str
     head: dict[str, Tensor] = field(default_factory=dict)
     classes: list[str] | None = None  # names of the labels, where the file has them
-    numbered: bool = False  # whether labels were names that nothing but the alphabet gave their numbers
+    numbered: bool = False  # whether labels were names, numbered alphabetically
     probabilities: bool = False  # whether `features` are probabilities
     columns: str = ""  # the columns of the file, for messages
 
 
 @dataclass(frozen=True)
 class StoredLabels:
-    """Labels and ids of a feature file, of which nothing else is read."""
+    """Labels and ids of a feature file; nothing else is read."""
 
     column: str
     labels: np.ndarray
@@ -138,7 +138,7 @@ class FeatureRows:
         return self.read(places)[0]
 
     def read(self, places: range) -> tuple[list[str], Tensor]:
-        """Ids and features ``(n, D)`` of consecutive rows. Those that follow the last ones are the cheapest."""
+        """Ids and features ``(n, D)`` of consecutive rows. Reading on from the last ones is the cheapest."""
         group = np.searchsorted(self._ends, places.start, side="right") - 1
         if places.start < self._at or self._ends[group] > self._at + len(self._rows):
             self._rows, self._at, self._more = _NOTHING, int(self._ends[group]), self._batches(int(group))
@@ -165,7 +165,7 @@ class FeatureRows:
         with pq.ParquetFile(readable(self.path), **options) as file:
             batches = file.iter_batches(_BATCH, row_groups=groups, columns=[*names], use_threads=False)
             while True:
-                with _damage(self.path):  # which must not take what the consumer raises for damage
+                with _damage(self.path):  # which must not report the consumer's errors as damage
                     batch = next(batches, None)
                     rows = None if batch is None else check_table(pa.Table.from_batches([batch]))
                 if rows is None:
@@ -249,7 +249,7 @@ def read_labels(path: Path, columns: Columns | None = None, most: int | None = N
 
 
 def holds_features(path: Path) -> bool:
-    """Whether a file is one of features or probabilities, by its name and, of an ``.npz``, by the names in it."""
+    """Whether a file holds features or probabilities, by its name and, for an ``.npz``, by the names in it."""
     if path.suffix != ".npz":
         return path.suffix in FEATURE_FILES
     names = {*Arrays(path, "DATA").names} if path.is_file() else set()
@@ -341,7 +341,7 @@ def _table(path: Path, names: Sequence[str] | None = None, most: int | None = No
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """Whatever a parser raises as one sentence that does not quote the file."""
+    """Turn whatever a parser raises into one sentence that does not quote the file."""
     try:
         yield
     except StoreError:

@@ -1,4 +1,4 @@
-"""Images in files: a folder, in torchvision's order and whatever links lead where, or a list of paths."""
+"""Images in files: a folder, in torchvision's order and following links, or a list of paths."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class FileSamples(Samples):
         return Identity(FILES + content_hash(*text_columns(self.ids), number_column(stamps), self.labels), ())
 
 
-FILES = "files-"  # what a hash of files begins with, so that it is never compared with those of older versions
+FILES = "files-"  # prefix of a hash of files, so that it is never compared with those of older versions
 
 
 def text_columns(texts: Sequence[str]) -> tuple[str, np.ndarray]:
-    """Texts as two values that tell them all: a million small ones would take longer to hash than to list."""
+    """Texts packed into two values: a million small ones would take longer to hash than to list."""
     return "".join(texts), np.array([len(text) for text in texts])
 
 
@@ -139,7 +139,7 @@ def _walk(root: Path, most: int | None) -> Iterator[tuple[str, list[str]]]:
                 with os.scandir(f"{root}/{folder}") as entries:
                     listed = [(entry.name, _is_folder(entry), entry) for entry in entries]
             except OSError:
-                if folder != start:  # a class even if it must not be read
+                if folder != start:  # a class even if its folder is unreadable
                     yield folder, []
                 continue
             scanned += len(listed)

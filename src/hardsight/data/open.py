@@ -39,10 +39,10 @@ class DataName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> DataName:
-        """The parts of a name; what exists under the whole name is a path."""
+        """Parse a name; if the whole name is an existing path, it is a path."""
         if text in ("digits", "sklearn:digits"):
             return cls("sklearn", "digits")
-        text = str(as_path(text)) if is_url(text) else text  # of file:// the plain path
+        text = str(as_path(text)) if is_url(text) else text  # file:// becomes a plain path
         kind, _, name = text.partition(":")
         if kind not in ("torchvision", "hf") or not name or is_url(text):
             kind, name = "path", text
@@ -51,7 +51,7 @@ class DataName(NamedTuple):
         return cls(kind, name) if whole else cls(kind, head, tail)
 
     def __str__(self) -> str:
-        """The name so that it means the same in every working directory."""
+        """The name in a form that means the same in every working directory."""
         local = self.kind in ("path", "hf") and (Path(self.name).exists() or is_pattern(self.name))
         local = local and not is_url(self.name)
         prefix = f"{self.kind}:" if self.kind in ("torchvision", "hf") else ""
@@ -69,7 +69,7 @@ def open_data(
     version: str | None = None,
     training: bool = False,
 ) -> Samples:
-    """Whatever a user calls a data set, as `Samples`.
+    """Open a data set, given by name or as an object, as `Samples`.
 
     Args:
         data: A folder, ``FILE.npz[:split]``, CIFAR-100's folder ``cifar-100-binary[:split]``, ``LIST.txt`` (``path
@@ -85,7 +85,7 @@ def open_data(
         root: Where torchvision keeps its files.
         version: Any text that you change whenever you change the data. With it, a run over data that can change
             unnoticed (a `Dataset` of your own) can be resumed.
-        training: Whether a name without a split means ``train`` and not ``test``.
+        training: Whether a name without a split means ``train`` instead of ``test``.
 
     Examples:
         >>> digits = open_data("digits")
@@ -125,7 +125,7 @@ def _own_collate(loader: DataLoader[Any]) -> Any:
 
 
 def _from_arrays(data: Any) -> Any:
-    """``(inputs, labels)`` as a `TensorDataset`, whose inputs are ready to use; anything else as it is."""
+    """``(inputs, labels)`` as a `TensorDataset`, whose inputs are ready to use; anything else unchanged."""
     if not isinstance(data, tuple) or len(data) != 2 or not all(isinstance(x, (Tensor, np.ndarray)) for x in data):
         return data
     inputs, labels = (as_tensor(name, x) for name, x in zip(("inputs", "labels"), data, strict=True))
@@ -149,7 +149,7 @@ def _check_indexable(data: Any) -> None:
         )
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")) or isinstance(data, IterableDataset):
         raise InputTypeError(
-            f"data must be a data set or its name, got {kind}, which has no indices. What can only be read in order: "
+            f"data must be a data set or its name, got {kind}, which has no indices. If it can only be read in order, "
             "load it without streaming, pass list(data) if it fits into memory, or read it once with hs.capture and "
             "hs.score_features."
         )
@@ -232,9 +232,9 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
 
     A run may come from somebody else. So what it names is opened only where it is a plain folder of at most
     `RECORDED_FILES` entries, tar shards of at most as many members, an ``.npz`` with arrays of at most
-    `RECORDED_BYTES`, or the digits of scikit-learn: nothing is downloaded or unpickled. Anything else the user must
-    name with `data`, also Parquet: nothing limits what a few bytes of it unpack to. For feature files, which hold no
-    images, there is `features_of`.
+    `RECORDED_BYTES`, or the digits of scikit-learn: nothing is downloaded or unpickled. The user must name
+    anything else with `data`, also Parquet: nothing limits what a few bytes of it unpack to. For feature files, which
+    hold no images, there is `features_of`.
     """
     source, split = meta.source, meta.data.split  # ids begin with the split, whatever the data are called now
     text = source.get("data") if data is None else data
@@ -271,7 +271,7 @@ def data_of(meta: Meta, data: Any = None) -> Samples:
 
 
 def changed_since(samples: Samples, meta: Meta) -> bool:
-    """Whether data differ from what a run scored. Of a folder only the ids tell: its files may have been copied."""
+    """Whether data differ from what a run scored. For a folder only the ids count: its files may have been copied."""
     scored = meta.data.fingerprint
     if scored is None or samples.root is not None or samples.identity.gaps or samples.version is not None:
         return False

@@ -33,7 +33,7 @@ class ParquetSamples(ShardSamples):
     other order every image costs a whole row group.
     """
 
-    _most_open = 1  # with the rows of it that are in memory
+    _most_open = 1  # files, each with its rows in memory
 
     def _read(self) -> None:
         import pyarrow as pa
@@ -70,7 +70,7 @@ class ParquetSamples(ShardSamples):
             classes = None if label is None else _class_names(schema, label)
             if shard and ((label is None) != (not tables[0].num_columns) or classes != names):
                 raise InputError(
-                    f"{place} has other labels or class names than {self._files[0].name}; open them apart."
+                    f"{place} has other labels or class names than {self._files[0].name}; open them separately."
                 )
             names = classes
         self._ends, self._groups = np.array(ends), groups
@@ -111,7 +111,7 @@ class _Rows:
         self._file, self._group, self._first, self._column, self._batches = parquet_file(path), -1, 0, [], iter(())
 
     def value(self, column: str, group: int, rows: int, row: int) -> Any:
-        """A value of a row group, of which as many rows are read at once."""
+        """A value of a row group, reading this many rows at once."""
         if group != self._group or row < self._first:
             self._batches = self._file.iter_batches(rows, row_groups=[group], columns=[column], use_threads=False)
             self._group, self._first, self._column = group, 0, []
@@ -130,7 +130,7 @@ class _Rows:
 
 
 def parquet_file(path: Path) -> Any:
-    """A Parquet file of which the metadata are read."""
+    """Open a Parquet file and read its metadata."""
     import pyarrow.parquet as pq
 
     check_regular(path, "DATA")
@@ -147,7 +147,7 @@ def parquet_file(path: Path) -> Any:
 
 
 def image_column(schema: Any, given: str | None, place: str) -> str | None:
-    """The column of image bytes: the given one, one of a usual name, or the only one where no lists are beside it."""
+    """The column of image bytes: the given one, one of a usual name, or the only one if no lists are beside it."""
     import pyarrow as pa
 
     def binary(kind: Any) -> bool:
@@ -175,7 +175,7 @@ def holds_images(data: str, columns: Columns) -> bool:
     if not files or len(files) > 1:
         return bool(files)
     schema = None
-    with suppress(Exception):  # who reads it will say what is wrong
+    with suppress(Exception):  # whoever reads it reports what is wrong
         schema = pq.read_schema(readable(files[0]))
     if schema is None or (columns.image is None and {*FEATURE_COLUMNS, *PROBABILITY_COLUMNS} & _lists(schema)):
         return False

@@ -66,7 +66,7 @@ class Prepared(torch.utils.data.Dataset[Any]):
             if self.samples.collate is not None:
                 return index, x, label, None
             return index, self._input(x), self._class_index(label) if self.labeled else None, None
-        except StoreError as error:  # the sample is not bad; handed over for the reason that `collate` has
+        except StoreError as error:  # the sample is not bad; passed on for the reason given in `collate`
             return index, error, None, None
         except Exception as error:  # anything a decoder, a transform or a user's data set may raise
             return index, None, None, f"{type(error).__name__}: {first_line(error)}"
@@ -140,7 +140,7 @@ def collate(items: Sequence[tuple[int, Any, int | None, str | None]]) -> Batch |
 def collate_with(
     function: Callable[[list[Any]], tuple[Any, Any]], items: Sequence[tuple[int, Any, Any, str | None]]
 ) -> Any:
-    """A batch of good samples as a user's function makes it, its labels apart, and bad samples with their reasons."""
+    """A batch of good samples as a user's function collates it, with its labels apart, and bad samples with reasons."""
     if error := _store_error(items):
         return error
     bad = {row: reason for row, _, _, reason in items if reason is not None}
@@ -199,7 +199,7 @@ def class_mapping(
 def places_by_name(names: Sequence[str], among: Sequence[str]) -> np.ndarray | None:
     """Index of each name among others: exactly, or else ignoring case, dashes and underscores.
 
-    None where one of them is not there, or is there twice.
+    None if one of them is missing or appears twice.
 
     Examples:
         >>> places_by_name(["T-shirt", "bag"], ["Bag", "t_shirt", "coat"])

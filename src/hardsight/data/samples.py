@@ -71,7 +71,7 @@ class Samples:
         return None
 
     def column(self, name: str) -> list[Any]:
-        """A column of a table of samples, read without the images beside it; of classes their names."""
+        """A column of a table of samples, read without the images beside it; classes as their names."""
         raise InputError(f"DATA: there is no column {name!r} of {printable(self.origin)}; pass one value per sample.")
 
     def path(self, index: int) -> Path | None:
@@ -104,7 +104,7 @@ class Samples:
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """The hash of the data; of data that can change unnoticed it holds in this process only."""
+        """The hash of the data; for data that can change unnoticed it is valid in this process only."""
         return self.identity.hash
 
     def reopened(self) -> Self:
@@ -137,8 +137,8 @@ def class_index(label: Any) -> int:
 def all_labels(samples: Samples, argument: str, *, skip: bool = False) -> np.ndarray:
     """Every label as a class index; where they are not known beforehand, every sample is read once.
 
-    A sample that cannot be read is an error. With `skip` it is given the most frequent label, for whoever leaves it
-    out when it cannot be read again.
+    A sample that cannot be read is an error. With `skip` it gets the most frequent label, for callers that leave it out
+    when it cannot be read again.
     """
     if not len(samples):
         raise InputError(f"{argument} is empty: {samples.origin}.")
@@ -176,10 +176,10 @@ def id_texts(ids: Iterable[Any], name: str = "ids", count: int | None = None, st
             raise InputError(f"{name}: every sample must have an id, and that of row {row:,} is missing.")
     if count is not None and len(values) != count:
         raise InputError(f"{name} must be one id per sample: expected {count:,}, got {len(values):,}.")
-    try:  # a writer of Parquet may not say that its bytes are text
+    try:  # a Parquet writer may not mark its bytes as text
         return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
     except UnicodeDecodeError:
-        raise InputError(f"{name} must be text or numbers, got bytes that are no UTF-8.") from None
+        raise InputError(f"{name} must be text or numbers, got bytes that are not UTF-8.") from None
 
 
 class ArraySamples(Samples):

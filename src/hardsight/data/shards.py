@@ -31,7 +31,7 @@ MOST_IMAGE = 1 << 28  # bytes of an encoded image
 
 
 def shard_files(path: Path, most: int | None = None) -> list[Path]:
-    """The shards that a file, a pattern ``images-{000..127}.tar`` or a folder means; none where they are other data.
+    """The shards that a file, a pattern ``images-{000..127}.tar`` or a folder names; none if it holds other data.
 
     A folder means its shards where it holds no folders, no images and, if given, at most `most` files. Other files in
     it are left alone, and so are Parquet files beside tars, which describe them.
@@ -92,7 +92,7 @@ class _OpenFiles(threading.local):
         return _OpenFiles, (self._most,)
 
     def get(self, path: Path, open_file: Callable[[], Any]) -> Any:
-        if self._process != os.getpid():  # of a fork: two processes must not move one position
+        if self._process != os.getpid():  # after a fork: two processes must not share a file position
             self.__init__(self._most)
         if path not in self._files:
             if len(self._files) == self._most:
@@ -135,7 +135,7 @@ class ShardSamples(Samples):
         path = self._files[shard]
 
         def opened() -> Any:
-            if file_stamp(path) != self._stamps[shard]:  # offsets would lead anywhere
+            if file_stamp(path) != self._stamps[shard]:  # the offsets would be wrong
                 raise InputError(f"{path.name} has changed since it was opened")
             return open_file(path)
 

@@ -23,7 +23,7 @@ from hardsight.extras import printable
 from hardsight.stores import StorePath, map_paths
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
-_SHARDS_AT_ONCE = 16  # of which the places are in memory twice
+_SHARDS_AT_ONCE = 16  # shards whose offsets are in memory twice
 _MOST_NUMBER = 64  # bytes of a .cls
 _MOST_TEXT = 1 << 20  # bytes of a .json, or of a header that describes the next member
 _MOST_NAME = 4096  # bytes of a name
@@ -34,7 +34,7 @@ Notes = dict[str, tuple[int, str]]  # what is unusual: how often, and the first 
 
 
 class _Scan(NamedTuple):
-    """What the headers of a shard say, by key: places of the images, labels, why a sample cannot be read; whether the
+    """What the headers of a shard say, by key: offsets of the images, labels, why a sample cannot be read; whether the
     shard has its end, and what is unusual.
     """
 
@@ -48,9 +48,9 @@ class _Scan(NamedTuple):
 class TarSamples(ShardSamples):
     """Tar shards: ``key.jpg`` (or .jpeg, .png, .webp) with ``key.cls``, ``key.json`` or no label.
 
-    Ids are ``shard/key``. A key is a name up to the first dot of its last part. Members that are no plain files (links,
-    devices) or have hostile names, and keys without an image, are left out and counted in a warning. A sample that is
-    cut off is a bad row; a key that repeats, and a label that is missing or none, are errors.
+    Ids are ``shard/key``. A key is a name up to the first dot of its last part. Members that are not plain files
+    (links, devices) or have hostile names, and keys without an image, are left out and counted in a warning. A
+    truncated sample is a bad row; a key that repeats, and a label that is missing or none, are errors.
     """
 
     def _read(self) -> None:
@@ -76,7 +76,7 @@ class TarSamples(ShardSamples):
             warnings.warn(f"DATA: {printable(self.origin)} has {'; '.join(texts)}.", UserWarning, stacklevel=6)
 
     def _scanned(self) -> Iterator[tuple[Path, _Scan]]:
-        """Every shard with what its headers say; of a store, which answers slowly, several are read at a time."""
+        """Every shard with what its headers say; on a store, which answers slowly, several are read at a time."""
         sizes = dict(zip(self._files, (size for size, _ in self._stamps), strict=True))
 
         def scan(path: Path) -> _Scan:
@@ -100,7 +100,7 @@ class TarSamples(ShardSamples):
         for raw, kind, start, length in _members(file, path.name):
             self._left -= 1
             if self._left < 0:
-                raise InputError(f"DATA: {path.name} has more members than are read because a run names it.")
+                raise InputError(f"DATA: {path.name} has too many members to be opened because a run names it.")
             name = raw.decode("utf-8", "backslashreplace").removeprefix("./")
             first = name.rfind("/") + 1
             stem, _, ending = name[first:].partition(".")
@@ -109,7 +109,7 @@ class TarSamples(ShardSamples):
                 note("shards that end early: they may be truncated", path.name)
             elif kind not in _PLAIN:
                 if kind != b"5":  # a folder
-                    note("members that are no plain files, left out", name)
+                    note("members that are not plain files, left out", name)
             elif len(raw) > _MOST_NAME or _HOSTILE.search(name):
                 note("members with hostile names, left out", name)
             elif stem:  # otherwise a hidden file
@@ -122,7 +122,7 @@ class TarSamples(ShardSamples):
                     what = f"two images or two labels of the key {printable(key)[:80]!r}"
                     raise InputError(f"DATA: {path.name} has {what}; samples must have one of each.")
                 if start + length > size:
-                    broken[key], length = f"{path.name} ends inside of this sample: the file is truncated", 0
+                    broken[key], length = f"{path.name} ends inside this sample: the file is truncated", 0
                 part[key] = start, length
                 if ending == "cls":
                     numbers[key] = file.read(min(length, _MOST_NUMBER + 1))
@@ -157,7 +157,7 @@ class TarSamples(ShardSamples):
         return label
 
     def _as_labels(self, values: list[Any]) -> np.ndarray | None:
-        """Class indices; names are numbered in the order of the alphabet, those of all shards together."""
+        """Class indices; names are numbered alphabetically, over all shards together."""
         self.classes, kinds = None, {type(value) for value in values} - {type(None)}
         if not kinds:
             return None
@@ -168,8 +168,8 @@ class TarSamples(ShardSamples):
             raise InputError(f"DATA: {count} have no label and the others have one; add or drop them.")
         if len(kinds) > 1:
             raise InputError(f"DATA: labels of {printable(self.origin)} must all be class indices or all be names.")
-        known = next(value for value in values if value is not None)  # stands for what is never read
-        values = [known if value is None else value for value in values]
+        placeholder = next(value for value in values if value is not None)  # stands for what is never read
+        values = [placeholder if value is None else value for value in values]
         if kinds == {str}:
             self.classes = sorted(set(values))
             places = {name: place for place, name in enumerate(self.classes)}
@@ -188,7 +188,7 @@ class TarSamples(ShardSamples):
 
 
 class _File(io.FileIO):
-    """A file that is closed, without a warning, when nobody needs it any more."""
+    """A file that is closed, without a warning, once nobody needs it."""
 
     def __del__(self) -> None:
         self.close()

@@ -23,7 +23,7 @@ _BLOCK = 4096
 class View(Samples):
     """Some samples of a data set under the ids they have there, perhaps with other labels or resized images.
 
-    Labels and sizes are no part of the fingerprint, so that a view of data opened again is the same data.
+    Labels and sizes are not part of the fingerprint, so a view of data opened again is the same data.
 
     Args:
         whole: The data set.
@@ -98,7 +98,7 @@ class JoinedSamples(Samples):
     """Several labeled data sets as one, with ids ``name/id``.
 
     Images in memory are brought to the size and the colors of the first part, so that all are one tensor; what is
-    loaded one by one stays as it is, for the model's preprocessing. The parts are all raw images or all tensors.
+    loaded one by one is unchanged, for the model's preprocessing. The parts are all raw images or all tensors.
     """
 
     split = "joined"
@@ -178,7 +178,7 @@ def in_form(values: Tensor, form: Sequence[int]) -> Tensor:
 def in_form_of(samples: Samples, like: Samples) -> Samples:
     """A data set with its images in the size and the colors of another's, so that a network sees both at one scale.
 
-    The data set itself where it has that form, or where images are loaded one by one.
+    Returns the data set itself if it has that form, or if images are loaded one by one.
     """
     values, other = samples.tensor(), like.tensor()
     if values is None or other is None or values.ndim != 4 or values.shape[1:] == other.shape[1:]:

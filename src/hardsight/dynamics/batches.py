@@ -15,7 +15,7 @@ from torch import Tensor
 from hardsight.errors import StateError
 from hardsight.scores import SCORES, read_classes
 
-# The most batches that wait, and the most numbers that they hold.
+# Limits on the waiting batches: their number, and the numbers that they hold.
 _TOGETHER, _TOGETHER_NUMBERS = 32, 1 << 23
 # Most (samples × classes) whose cosines are kept from one epoch to the next, to be compared.
 MOST_COSINES = 20_000_000
@@ -26,8 +26,8 @@ STORED = ("angle", "angle_sum", "soft_margin", "other_angle", "margin", "norm", 
 class Rows(NamedTuple):
     """Samples of an epoch: ids as text, and columns ``(N,)`` by name, among them the label and the scores.
 
-    The column `head` is the batch whose class weights a sample met; `heads` are the norms and biases of these weights,
-    ``(2, K, C)``. There are also cosines ``(N, C)``, unless they are too many.
+    The column `head` is the batch whose class weights scored a sample; `heads` are the norms and biases of these
+    weights, ``(2, K, C)``. There are also cosines ``(N, C)``, unless they are too many.
     """
 
     ids: pa.Array
@@ -108,7 +108,7 @@ class Batches:
         self._read.append((ids, labels, scores, heads, None if cosines is None else cosines.flatten(0, 1).float()))
 
     def rows(self, split: str, data: pa.Array | None) -> Rows | None:
-        """All samples of the epoch on the host, in order, None without any; afterwards none are left here.
+        """All samples of the epoch on the host, in order, or None if there are none; afterwards this object is empty.
 
         `split` and `data` are those of `as_text`, which also fills the column `outside`.
         """
@@ -158,7 +158,7 @@ def as_text(batches: Sequence[Any], split: str, data: pa.Array | None) -> tuple[
 
 
 def numbered(ids: pa.Array, more: pa.Array) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-    """All ids sorted, and the places of the old ones, which are sorted, and of the others among them."""
+    """Merge ids into sorted ids: all ids, sorted, and the positions of the old and of the others among them."""
     at = pc.index_in(more, value_set=ids)
     if not at.null_count:  # as in every epoch but the first
         return ids, np.arange(len(ids)), at.to_numpy()

@@ -23,7 +23,7 @@ _CHUNK, _THREADS = 1 << 16, 4
 
 
 def compared(old: Rows | None, new: Rows) -> tuple[dict[str, np.ndarray], Rows]:
-    """The losses of `swapped_losses`, and the last logits of each sample: the new ones, and the old ones of others."""
+    """The losses of `swapped_losses`, and the last logits of each sample: new ones, or the old where there are none."""
     rows = new._replace(columns={name: new.columns[name] for name in ("cosines", "norm", "head")})
     before = np.full(len(new.ids), -1)
     if old is not None:
@@ -35,9 +35,9 @@ def compared(old: Rows | None, new: Rows) -> tuple[dict[str, np.ndarray], Rows]:
 
 
 def swapped_losses(old: Rows | None, new: Rows, before: np.ndarray) -> dict[str, np.ndarray]:
-    """Cross-entropy with new angles and old norms, and with old angles and new norms; NaN where there is no old.
+    """Cross-entropy with new angles and old norms, and with old angles and new norms; NaN where there is no old row.
 
-    Biases go with the norms: they are whatever of a logit is no angle. `before` is the old row of each new one, or −1.
+    Biases go with the norms: whatever of a logit is not the angle. `before` is the old row of each new one, or −1.
     """
     losses = {name: np.full(len(new.ids), np.nan) for name in ("nll_angles", "nll_norms")}
     shared = np.flatnonzero(before >= 0)
@@ -57,7 +57,7 @@ def swapped_losses(old: Rows | None, new: Rows, before: np.ndarray) -> dict[str,
 
 
 def _parts(source: Rows, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines, norms and biases of some rows, of which the logits are made, each ``(N, C)``."""
+    """Cosines, norms and biases of some rows, which make up the logits, each ``(N, C)``."""
     c, head = source.columns, source.columns["head"][rows]
     arrays = c["cosines"].take(rows, 0), source.heads[0].take(head, 0), source.heads[1].take(head, 0)
     cosines, lengths, biases = (torch.from_numpy(array).double() for array in arrays)

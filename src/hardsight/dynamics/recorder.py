@@ -53,16 +53,16 @@ class Recorder(Result):
                     ...
                 recorder.end_epoch()
 
-    `update` keeps its batch and reads several together, so that a step waits for nothing. `end_epoch` commits: killed
-    at any point, the run holds all epochs that had ended. Under `torch.distributed` the first process gathers and
-    writes; a sample that a padded sampler shows to two processes is counted once.
+    `update` keeps its batch and reads several together, so a step never waits. `end_epoch` commits: killed at any
+    point, the run holds all epochs that had ended. Under `torch.distributed` the first process gathers and writes; a
+    sample that a padded sampler shows to two processes is counted once.
 
     Args:
         run: Folder to write.
         epoch: The epoch that begins now, counted from 1. Needed where the folder already holds epochs: those from
             this one on are deleted, so that a loop resumed from its own checkpoint records nothing twice. An epoch
             that `flush` left unfinished is resumed instead.
-        overwrite: Delete the run that is there.
+        overwrite: Delete an existing run.
         split: The prefix of integer ids if no `data` are given: 17 becomes ``data:17``.
         unit: What lies between two calls of `end_epoch`, for axes and text.
         name: What is trained, for titles.
@@ -153,7 +153,7 @@ class Recorder(Result):
         if name := index.states.get(str(self.epoch - 1)):
             before = self._records.samples(epochs=(1, self.epoch - 1))[0] if len(self._flushed) else self._ids
             logits = load_logits(self._records.folder / name, before)
-            self._logits = None if logits is None else logits.without(self._flushed)  # of which they are lost
+            self._logits = None if logits is None else logits.without(self._flushed)  # whose logits are lost
 
     def update(self, ids: Any, head: Any, labels: Any) -> None:
         """Record a batch; call it after the forward and before the optimizer's step.
@@ -181,7 +181,7 @@ class Recorder(Result):
             self._steps += 1
 
     def _check_head(self, weight: Tensor, module: Any) -> None:
-        """Refuse another head; a copy of the last one (averaged weights, a reloaded model) is none."""
+        """Refuse another head; a copy of the last one (averaged weights, a reloaded model) is accepted."""
         shape, last = (weight.shape[0], weight.shape[1]), self._batches.last_weight
         classes, width = self._shape or shape
         replaced = classes != shape[0] or width not in (0, shape[1])
@@ -289,7 +289,7 @@ class Recorder(Result):
         self._writer.finish(replace(self._meta, model=model, recorded=recorded, seconds=seconds))
 
     def _receive(self, parts: list[Rows]) -> None:
-        """Add rows to those that wait. Samples without a label (a negative one) or with broken numbers only count."""
+        """Add rows to those that wait. Samples with a negative label or with broken numbers are only counted."""
         if not parts:
             return
         rows = joined(parts)
@@ -308,7 +308,7 @@ class Recorder(Result):
             )
 
     def _unrecorded(self, rows: Rows) -> tuple[pa.Array, np.ndarray, Rows]:
-        """Ids and labels of all samples, now with those of some rows, and by id the first row of each sample that the
+        """Ids and labels of all samples, with those of these rows, and by id the first row of each sample that the
         epoch does not have yet."""
         classes, given = rows.heads.shape[2], rows.columns["label"]
         self._shape = self._shape or (classes, 0)  # only other processes may have had samples so far
@@ -320,7 +320,7 @@ class Recorder(Result):
         new, (place, first) = labels < 0, np.unique(at, return_index=True)
         labels[place] = np.where(new[place], given[first], labels[place])
         wrong = labels[at] != given
-        wrong |= np.isin(at, at[wrong & new[at]])  # of a new id nobody can tell which sample it means
+        wrong |= np.isin(at, at[wrong & new[at]])  # which sample a new id means is ambiguous
         self._refuse(wrong, "ids collide: every sample needs its own (its index in the data set, not in the batch)")
         return ids, labels, rows.take(first).without(self._flushed)
 

@@ -42,13 +42,13 @@ def later_half(first: int, last: int) -> int:
 
 def epoch_factors(moments: Moments) -> np.ndarray:
     """Factors that scale exploded epochs down to the size (root mean square) of the median epoch; 1 for the others."""
-    seen, size = moments.n > 0, np.sqrt(np.nan_to_num(moments.mean) ** 2 + _spread(moments) ** 2)
-    typical = np.median(size[seen]) if seen.any() else 0.0
+    recorded, size = moments.n > 0, np.sqrt(np.nan_to_num(moments.mean) ** 2 + _spread(moments) ** 2)
+    typical = np.median(size[recorded]) if recorded.any() else 0.0
     return np.divide(typical, size, out=np.ones_like(size), where=(size > EXPLODED * typical) & (typical > 0))
 
 
 def _spread(moments: Moments) -> np.ndarray:
-    """Standard deviation of the samples of each epoch, which are all there are; 0 of a single one."""
+    """Standard deviation over the samples of each epoch, as a population; 0 for a single sample."""
     return np.sqrt(np.nan_to_num(moments.variance) * (1 - 1 / np.maximum(moments.n, 1)))
 
 

@@ -1,4 +1,4 @@
-"""What losses share: options that are checked when set, values that are checked if asked to, margins and reductions."""
+"""What losses share: options checked when set, values checked on request, margins and reductions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _options(loss: type) -> dict[str, Option]:
 
 
 class CheckedLoss(nn.Module):
-    """Checks an option whenever it is set, by a schedule too, and the values of a batch if `validate` is set."""
+    """Checks an option whenever it is set, also by a schedule, and the values of a batch if `validate` is set."""
 
     reduction: Reduction
     validate: bool = False
@@ -48,7 +48,7 @@ class CheckedLoss(nn.Module):
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in _options(type(self)) if hasattr(self, name))
 
     def _check_values(self, largest: float = math.inf, **tensors: Tensor) -> None:
-        """That an ``input`` has no NaN, ``features`` are finite, others within [0, largest]. Waits for the device."""
+        """Check that ``input`` has no NaN, ``features`` are finite, others in [0, largest]. Waits for the device."""
         if not self.validate or torch.compiler.is_compiling():
             return
         for name, values in tensors.items():
@@ -63,14 +63,14 @@ class CheckedLoss(nn.Module):
                 raise InputError(f"{name} must {rule}, got {values[bad][0].item()}.")
 
     def _reduce(self, losses: Tensor, count: Tensor | int) -> Tensor:
-        """Losses as they are, their sum, or their mean over so many."""
+        """The losses unreduced, their sum, or their sum divided by `count`."""
         if self.reduction == "none":
             return losses
         return losses.sum() if self.reduction == "sum" else losses.sum() / count
 
 
 def check_weights(**weights: Tensor | None) -> None:
-    """Check weights where that does not wait for a device: `encouraging_loss` comes here at every step."""
+    """Check weights where this does not wait for a device: `encouraging_loss` calls it at every step."""
     for name, weight in weights.items():
         if weight is None or weight.device.type != "cpu" or torch.compiler.is_compiling():
             continue
@@ -89,7 +89,7 @@ def margin_kernels() -> Any:
 
 
 def kernels_for(input: Tensor, target: Tensor, loss: Any) -> Any:
-    """The module of kernels for a loss of these logits and class indices, if they apply; None otherwise."""
+    """The kernel module for a loss of these logits and class indices, or None if kernels do not apply."""
     if not input.is_cuda or torch.compiler.is_compiling() or loss.validate or loss.reduction == "none":
         return None
     kernels, dtypes = margin_kernels(), (torch.float32, torch.bfloat16, torch.float16)
@@ -102,7 +102,7 @@ def kernels_for(input: Tensor, target: Tensor, loss: Any) -> Any:
 
 
 class Terms(NamedTuple):
-    """Logits of a batch and what the target gives to each class."""
+    """Logits of a batch and the target's share of each class."""
 
     z: Tensor  # (N, C, …) in float32 or better
     shares: Tensor | None  # (N, C, …); None: each target is one class
@@ -112,7 +112,7 @@ class Terms(NamedTuple):
 
 
 class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
-    """Everything that `torch.nn.CrossEntropyLoss` does, around another function of the soft margin."""
+    """`torch.nn.CrossEntropyLoss` with another function of the soft margin in place of cross-entropy."""
 
     def __init__(self, weight: Tensor | None = None, *, validate: bool = False, **options: Any) -> None:
         super().__init__(weight, **options)
@@ -122,18 +122,18 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
 
     @property
     def needs_all_margins(self) -> bool:
-        """Whether the margin of the target is not enough, so that logits must exist as a matrix."""
+        """Whether the target's margin is not enough and the full matrix of logits is needed."""
         return self.label_smoothing > 0
 
     def from_features(self, features: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The loss of a linear head: that of ``F.linear(features, weight, bias)``.
+        """The loss of the logits of a linear head, ``F.linear(features, weight, bias)``.
 
-        From 67 million logits on (256 MiB) they never exist at once: see `hardsight.losses.largeheads.head_terms`.
-        Label smoothing, soft targets and `match_gradient` need all of them.
+        From 67 million logits on (256 MiB) the matrix is never formed: see `hardsight.losses.largeheads.head_terms`.
+        Label smoothing, soft targets and `match_gradient` need the full matrix.
 
         Args:
             features: ``(N, D)``, the input of the head.
-            weight: ``(C, D)``, as in `torch.nn.Linear`; not the weights of classes.
+            weight: ``(C, D)``, as in `torch.nn.Linear`; not the class weights of the loss.
             target: ``(N,)`` class indices.
             bias: ``(C,)``.
 
@@ -150,7 +150,7 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         return self.of_margins(margin_between(others, at_target, target, len(weight)), target)
 
     def of_margins(self, m: Tensor, target: Tensor) -> Tensor:
-        """The loss of soft margins ``(N,)`` of class indices ``(N,)``, wherever these margins come from."""
+        """The loss of soft margins ``(N,)`` at class indices ``(N,)``, wherever the margins come from."""
         return self._reduced(self._terms_of_margins(m, target), self._curve(m).value)
 
     def _terms_of_margins(self, m: Tensor, target: Tensor) -> Terms:
@@ -164,12 +164,12 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         return cross_entropy_curve(m)
 
     def terms(self, input: Tensor, target: Tensor) -> Terms:
-        """Logits and targets as the loss takes them, once they are checked."""
+        """Check logits and targets, and convert them to the form the loss uses."""
         soft = target.shape == input.shape and target.is_floating_point()
         self._check_shapes(input, target, soft)
         single = input.ndim == 1
         z = input.to(working_dtype(input))
-        target = target.to(z.dtype) if soft else target.long()  # torch takes uint8, too
+        target = target.to(z.dtype) if soft else target.long()  # torch accepts uint8 too
         if single:
             z, target = z.unsqueeze(0), target.unsqueeze(0)
         self._check_values(1 if soft else z.shape[1] - 1, input=z, target=target)
@@ -188,12 +188,12 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         return Terms(z, shares, index, valid, single)
 
     def margins(self, terms: Terms) -> Tensor:
-        """Soft margins ``(N, …)`` of the targets, or ``(N, C, …)`` of every class where they share the target."""
+        """Soft margins ``(N, …)`` of the targets, or ``(N, C, …)`` of every class where classes share the target."""
         z, shares, target, *_ = terms
         return soft_margin(z, target) if shares is None and target is not None else soft_margins(z)
 
     def _factor(self, terms: Terms, weighted: bool = True) -> Tensor:
-        """The factor ``(N, …)`` of each sample, so that what is left to do for a mean is a sum."""
+        """The factor ``(N, …)`` of each sample; a mean is then the sum of the weighted losses."""
         factor = count = terms.valid
         if weighted and self.weight is not None and terms.target is not None:
             count = torch.where(terms.valid, self.weight.to(terms.z)[terms.target], 0)
@@ -220,20 +220,20 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         return self._reduced(terms, self._curve(self.margins(terms)).value)
 
     def _targets_of_one_pass(self, terms: Terms) -> Tensor | None:
-        """Class indices where `margin_loss` applies: one class per sample, and no gradient but that at the logits."""
+        """Class indices where `margin_loss` applies: one class per sample, and a gradient at the logits only."""
         learned = self.weight is not None and self.weight.requires_grad
         return None if terms.shares is not None or learned or transformed(terms.z) else terms.target
 
     def _in_one_pass(self, terms: Terms, target: Tensor, **options: bool) -> tuple[Any, ...]:
-        """`margin_loss` of targets that are one class each."""
+        """`margin_loss` for class-index targets."""
         z, single, sums = terms.z, terms.single, self.reduction != "none"
-        kept = terms._replace(z=target)  # not the logits: what a graph keeps here outlives its backward pass
+        kept = terms._replace(z=target)  # without the logits: what a graph keeps here outlives its backward pass
         again = lambda z: self._plain(kept._replace(z=z))  # noqa: E731
         results = margin_loss(z, target, self._factor(terms), self._curve, again, sums=sums, **options)
         return tuple(t if t is None or sums or not single else t.squeeze(0) for t in results)
 
     def _by_kernels(self, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The loss, and cross-entropy and bonus, where kernels apply."""
+        """The loss, and its cross-entropy and bonus, where kernels apply."""
         weight = self.weight
         elsewhere = weight is not None and (weight.device != input.device or weight.shape != input.shape[1:])
         kernels = None if self.label_smoothing or elsewhere else kernels_for(input, target, self)
@@ -245,7 +245,7 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         return kernels.KernelLoss.apply(input, target, weight, self.ignore_index, mean, numbers, plain)
 
     def _numbers(self, kernels: Any) -> Any:
-        """What kernels need to know of the objective; None if they cannot compute it."""
+        """The objective's parameters for the kernels; None if they cannot compute it."""
         return None
 
     def _check_shapes(self, input: Tensor, target: Tensor, soft: bool) -> None:
@@ -264,11 +264,11 @@ class MarginLoss(CheckedLoss, nn.CrossEntropyLoss):
         self.check_classes(classes)
 
     def check_head(self, features: Tensor, weight: Tensor, target: Tensor) -> None:
-        """What is checked of a head whose logits never exist at once."""
+        """Check the inputs of a head whose matrix of logits is never formed."""
         self.check_classes(len(weight))
         self._check_values(len(weight) - 1, features=features, target=target)
 
     def check_classes(self, classes: int) -> None:
-        """That class weights, if any, are as many as there are classes."""
+        """Check that class weights, if any, have one entry per class."""
         if self.weight is not None and self.weight.shape != (classes,):
             raise InputError(f"weight must have shape ({classes},), one per class, got {tuple(self.weight.shape)}.")

@@ -1,4 +1,4 @@
-"""One loss from parts: an objective of logits, the logits it is put on, and a term of pairs; by hand or by name."""
+"""A loss built from parts, by hand or by name: an objective, the logits it is applied to, and a pair term."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from hardsight.schedules import Scheduled, ramp_down, ramp_up
 
 
 class CompositeLoss(nn.Module):
-    """An objective on logits of any kind, plus a term of pairs.
+    """An objective on logits of any kind, plus a pair term.
 
     Args:
         objective: ``(logits, target) → number``: `EncouragingLoss`, `torch.nn.CrossEntropyLoss`, ….
         logits: A function of `hardsight.losses.logits`, with its options bound by `functools.partial`; None: the
             logits of the network.
         pairs: ``(features, labels) → number``: `AMCLoss`, `EuclideanContrastiveLoss`, `CenterLoss`.
-        pair_labels: Which samples belong together: ``"predicted"``, by the predictions of the network (AMC paper,
-            Eq. 3), or ``"true"``. Predicted if not given, but true for a `CenterLoss`.
-        hooks: What changes with time; `at` sets them.
+        pair_labels: Which labels decide that two samples belong together: ``"predicted"``, those of the network (AMC
+            paper, Eq. 3), or ``"true"``. Default: predicted, except for a `CenterLoss`: true.
+        hooks: Schedules, applied by `at`.
 
     Attributes:
-        last_parts: Of the latest batch, where there are several: ``ce`` and ``bonus`` of an Encouraging Loss (before
-            `match_gradient`), or ``ce`` or ``objective``, and ``pairs``. Detached, on the device.
-        pair_weight: Factor of the term of pairs; a schedule may change it.
+        last_parts: The parts of the latest batch's loss, if it has several: ``ce`` and ``bonus`` of an Encouraging Loss
+            (before `match_gradient`), or ``ce`` or ``objective``, and ``pairs``. Detached, on the device.
+        pair_weight: Factor of the pair term; a schedule may change it.
         needs_head: Whether features and class weights must be given.
-        one_norm: Whether the logits see directions only: predict with a head without bias and one length of weights.
+        one_norm: Whether the logits depend on directions only: predict with a head without bias whose weight vectors
+            all have the same length.
 
     Examples:
         >>> from hardsight.losses import AMCLoss, arcface_logits
@@ -86,10 +87,10 @@ class CompositeLoss(nn.Module):
     ) -> Tensor:
         """The loss of the network's logits ``(N, C)`` at class indices ``(N,)`` or, where parts take them, ``(N, C)``.
 
-        Features ``(N, D)`` and weight ``(C, D)`` are input and weight of its last layer: see `hardsight.capture`. The
-        network's logits may be None where nothing needs them: neither the objective, which has logits of features, nor
-        pairs of predicted labels. With many classes no logits exist at once then (`AVHLoss` and `from_features` of an
-        objective are the same).
+        Features ``(N, D)`` and weight ``(C, D)`` are the input and weight of its last layer: see `hardsight.capture`.
+        The network's logits may be None if nothing needs them: the objective computes its own from features, and no
+        pairs use predicted labels. With many classes, no matrix of logits is then formed (`AVHLoss` and an objective's
+        `from_features` do the same).
         """
         if self.needs_head and (features is None or weight is None):
             raise InputError(
@@ -101,8 +102,8 @@ class CompositeLoss(nn.Module):
             logits = logits.to(working_dtype(logits))
         elif predicted or self.logits is None or not self.logits.of_features:
             raise InputError(
-                "logits may be None only where the loss makes its own of features; pass those of the network, or call "
-                "from_features of the objective."
+                "logits may be None only if the loss computes its own from features; pass the network's logits, or "
+                "call the objective's from_features."
             )
         value, parts = self._with_parts(logits, target, features, weight)
         if self.pairs is not None and features is not None:
@@ -120,7 +121,7 @@ class CompositeLoss(nn.Module):
     def _with_parts(
         self, logits: Tensor | None, target: Tensor, features: Tensor | None, weight: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective, and its parts."""
+        """The objective's value, and its parts."""
         objective, head = self.objective, self.logits
         large = head is not None and head.skips_matrix(target, features, weight)
         margins = _margin_loss(objective) if large else None
@@ -144,18 +145,18 @@ class CompositeLoss(nn.Module):
         return objective(z, target), both._asdict()
 
     def at(self, time: float) -> bool:
-        """Set what changes with time, in epochs from 0; returns whether a number was replaced (see `Scheduled.at`)."""
-        return sum(hook.at(time) for hook in self.hooks) > 0  # every one, not only up to the first
+        """Apply the schedules at a time in epochs from 0; returns whether a number changed (see `Scheduled.at`)."""
+        return sum(hook.at(time) for hook in self.hooks) > 0  # runs every hook; `any` would stop at the first
 
 
 def _margin_loss(objective: object) -> MarginLoss | None:
-    """The objective as one of soft margins, if the margin of the target is all that it needs."""
+    """The objective as a `MarginLoss`, if it needs only the target's margin."""
     if type(objective) is nn.CrossEntropyLoss and not objective.label_smoothing:
         options: dict[str, Any] = {"ignore_index": objective.ignore_index, "reduction": objective.reduction}
         return EncouragingLoss(objective.weight, rho=0.0, **options)
     # A subclass may compute something else.
-    known = type(objective) in (EncouragingLoss, FocalLoss)
-    return objective if known and isinstance(objective, MarginLoss) and not objective.needs_all_margins else None
+    exact_type = type(objective) in (EncouragingLoss, FocalLoss)
+    return objective if exact_type and isinstance(objective, MarginLoss) and not objective.needs_all_margins else None
 
 
 def build_loss(
@@ -169,19 +170,19 @@ def build_loss(
     rampdown: float = 0.0,
     first_epoch: int = 0,
 ) -> CompositeLoss:
-    """The loss of a name, as ``hardsight train --loss`` takes it.
+    """Build a loss from its name, as ``hardsight train --loss`` does.
 
-    The weight of pairs rises with the learning rate: it follows `ramp_up` until `warmup`. Counted from epoch 0 it is 0
-    in that epoch, as in AMC-Loss's released code; Algorithm 1 of the paper counts from 1. Without a warmup it is there
-    from the start.
+    The pair weight rises with the learning rate: it follows `ramp_up` until `warmup`. With epochs counted from 0, it is
+    0 in epoch 0, as in AMC-Loss's released code; Algorithm 1 of the paper counts from 1. Without a warmup the full
+    weight applies from the start.
 
     Args:
         name: Such as ``"el:0.5@arcface:0.3+amc"``.
-        counts, width: Training samples of each class ``(C,)``, and number of features, for parts that need them.
+        counts, width: Training samples per class ``(C,)``, and number of features, for parts that need them.
         label_smoothing: Of the objective.
-        epochs: Of the whole training.
-        warmup: Epochs in which the weight of pairs rises.
-        rampdown: Epochs in which it falls at the end, where the name says ``down``.
+        epochs: Number of training epochs.
+        warmup: Epochs over which the pair weight rises.
+        rampdown: Epochs at the end over which it falls, if the name contains ``down``.
         first_epoch: Number of the first epoch: 0 as released, 1 as in the paper.
 
     Examples:
@@ -216,7 +217,7 @@ def build_loss(
 
 
 def _pair_share(time: float, epochs: float, warmup: float, rampdown: float, first: int) -> float:
-    """Share of the weight of pairs: nothing in an epoch 0 that is part of a warmup."""
+    """Share of the pair weight: 0 in an epoch 0 that is part of a warmup."""
     epoch = math.floor(time) + first
     return 0.0 if warmup and epoch == 0 else ramp_up(epoch, warmup) * ramp_down(epoch, epochs, rampdown)
 
@@ -226,7 +227,7 @@ def _weights_at(weights: Callable[[int], Tensor], time: float) -> Tensor:
 
 
 def _build(bound: BoundPart, context: dict[str, Any]) -> Any:
-    """What the function of a part builds, or that function itself with its options bound."""
+    """What the part's function builds, or the function itself with its options bound."""
     function, options = bound.part.function, {name: bound.options[name] for name in options_of(bound.part.function)}
     options |= {name: _require(bound, name, context[name]) for name in bound.part.needs}
     parameters = inspect.signature(function).parameters.values()

@@ -1,4 +1,4 @@
-"""Large heads as a call that compiled code makes without looking into it."""
+"""Large heads as an opaque call that compiled code does not trace into."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from hardsight.losses.largeheads import _HeadTerms
 
 @torch.compiler.disable
 def apply_eagerly(*inputs: Any) -> tuple[Tensor, Tensor]:
-    """The terms of a large head, outside of any graph."""
+    """The terms of a large head, outside any compiled graph."""
     return _HeadTerms.apply(*inputs)  # pyrefly: ignore[bad-return]

@@ -1,6 +1,7 @@
 """The parts of a loss by name, and the grammar that joins them: ``OBJECTIVE[@LOGITS][+PAIRS]``.
 
-A part is one class or function under `loss_part`; parser, builder, help and docs read its options from its signature.
+A part is a class or function decorated with `loss_part`; the parser, builder, help and docs read its options from its
+signature.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SIGNS: dict[Kind, str] = {"objective": "", "logits": "@", "pairs": "+"}
 _ALIASES = {"avh": "angular"}
 _FORM = "OBJECTIVE[@LOGITS][+PAIRS]"
-_CONTEXT = {"counts", "width", "label_smoothing"}  # what `build_loss` passes, and to an objective its class weights
+_CONTEXT = {"counts", "width", "label_smoothing"}  # what `build_loss` passes; an objective also gets class weights
 _SHARED: dict[Kind, list[Option]] = {  # the options that `build_loss` takes care of
     "objective": [
         Option("weight", str, "none", choices=("none", "effective")),
@@ -42,8 +43,8 @@ class LossPart:
     kind: Kind
     reference: str
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # values of several options under one name
-    indices: bool = False  # whether it needs one class per sample, and not a distribution as mixup makes it
-    directions: bool = False  # whether these logits see directions only; their scale can be learned
+    indices: bool = False  # whether it needs one class per sample, not a distribution such as mixup yields
+    directions: bool = False  # whether these logits depend on directions only; their scale can be learned
     latest: str = ""  # the option that says after how many epochs an objective changes
 
     def __post_init__(self) -> None:
@@ -68,7 +69,7 @@ class LossPart:
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """Those of the function, and those that its kind has. A value without a name is the first option's."""
+        """Options of the function and of its kind. A value without a name sets the first one."""
         shared = _SHARED[self.kind] if self.kind == "pairs" or self.directions or "weight" in self.needs else []
         shared = [option for option in shared if not (option.name == "labels" and self.indices)]
         return options_of(self.function) | {option.name: option for option in shared}
@@ -78,7 +79,7 @@ LOSSES: Registry[LossPart] = Registry("part of a loss", LossPart)
 
 
 def loss_part(kind: Kind, name: str | None = None, *, reference: str, **facts: Any) -> Callable[[F], F]:
-    """A decorator that makes a class or a function a part of a loss, under its own name if none is given.
+    """Decorator that registers a class or function as a part of a loss, by default under its own name.
 
     A function works on a batch: ``(logits, target, …) → number`` for an objective, ``(features, weight[, target], …)``
     or ``(logits, …) → logits``, ``(features, labels, …) → number`` for pairs. A class, or a function with keyword-only
@@ -117,7 +118,7 @@ class BoundPart:
         return LOSSES[self.name]
 
     def __str__(self) -> str:
-        """A preset, then what is no default; a number that comes first is always written."""
+        """A preset, then options that differ from their defaults; a leading number is always written."""
         declared, presets = self.part.options, self.part.presets
         first = next(iter(declared), None)
         items = [preset for preset, values in presets.items() if values.items() <= self.options.items()][:1]
@@ -147,12 +148,12 @@ class LossName:
 
     @property
     def parts(self) -> list[BoundPart]:
-        """Those that there are."""
+        """The parts that are set."""
         return [bound for bound in (self.objective, self.logits, self.pairs) if bound is not None]
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
-        """What is registered under the names of its parts and, where an option names an entry, under that name."""
+        """The functions registered for its parts, and for the entries that their options name."""
         named = [
             option.choices[bound.options[option.name]]
             for bound in self.parts
@@ -171,12 +172,12 @@ class LossName:
         return [b.name for b in self.parts if b.part.indices or (b is self.pairs and b.options["labels"] == "true")]
 
     def latest(self) -> int:
-        """After how many epochs the last deferred thing begins."""
+        """After how many epochs the last deferred change takes effect."""
         return max(self.objective.options.get(name, 0) for name in (self.objective.part.latest, "drw"))
 
 
 def parse_loss(text: str) -> LossName:
-    """The loss of a name. Logits and pairs alone go with cross-entropy: ``arcface`` is ``ce@arcface``.
+    """Parse the name of a loss. Logits or pairs alone imply cross-entropy: ``arcface`` is ``ce@arcface``.
 
     Examples:
         >>> str(parse_loss("avh")), str(parse_loss("amc")), str(parse_loss("el:1"))
@@ -184,7 +185,7 @@ def parse_loss(text: str) -> LossName:
     """
     if not isinstance(text, str):
         raise InputTypeError(f"loss must be a name here, such as 'el:0.75', got a {type(text).__name__}.")
-    first, *rest = re.split(r"([@+])(?=\s*[a-z])", text.lower())  # and not in 1e+3
+    first, *rest = re.split(r"([@+])(?=\s*[a-z])", text.lower())  # but not at 1e+3
     parts: dict[str, BoundPart] = {}
     for sign, piece in [("", first), *zip(rest[::2], rest[1::2], strict=True)]:
         bound = _parse_part(piece)
@@ -231,7 +232,7 @@ def _parse_item(part: LossPart, item: str, first: bool) -> Mapping[str, Any]:
 
 
 def forms(kind: Kind) -> str:
-    """How parts of a kind are written, in one line; what is in brackets may be left out.
+    """The syntax of the parts of a kind, on one line; brackets mark what may be omitted.
 
     Examples:
         >>> forms("pairs")

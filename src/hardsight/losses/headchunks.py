@@ -1,4 +1,4 @@
-"""Some classes of a large head: sums of their logits, and gradients at their products, in plain torch or in kernels.
+"""One chunk of a large head's classes: sums of its logits, and gradients at its products, in plain torch or kernels.
 
 Logits are in units of log 2, the angular ones less ``s·π/2``. See `hardsight.losses.largeheads`.
 """
@@ -28,7 +28,7 @@ _ROWS_CHUNK = 2**22  # of features, where a dozen temporaries exist
 
 
 class Sums(NamedTuple):
-    """Of the other classes of each row: logits z in units of log 2, the angular ones less ``s·π/2``."""
+    """Sums over the other classes of each row; logits z are in units of log 2, the angular ones less ``s·π/2``."""
 
     level: Tensor  # the largest logit M
     total: Tensor  # Σ 2^(z−M)
@@ -36,7 +36,7 @@ class Sums(NamedTuple):
 
 
 def merge(level: Tensor, total: Tensor, linear: Tensor | None) -> Sums:
-    """Sums of parts of the classes ``(S, N)`` as those of all."""
+    """Merge sums ``(S, N)`` over parts of the classes into sums over all of them."""
     top = level.amax(0)
     below = (level - top).clamp_min(-1e4)
     share = torch.exp2(below)
@@ -46,7 +46,7 @@ def merge(level: Tensor, total: Tensor, linear: Tensor | None) -> Sums:
 
 
 class Vectors(NamedTuple):
-    """Features or class weights as they are multiplied; a linear head has no factors."""
+    """Features or class weights in the form that is multiplied; a linear head has no factors."""
 
     values: Tensor
     inverse: Tensor | None = None  # factors that turn products into cosines
@@ -54,7 +54,7 @@ class Vectors(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What both passes know of the rows."""
+    """What both passes need per row."""
 
     x: Vectors
     scale: Tensor  # over log 2
@@ -69,7 +69,7 @@ class PlainChunks:
         self.chunk = _CPU_CHUNK if device.type == "cpu" else _GPU_CHUNK
 
     def vectors(self, tensor: Tensor, inverse: Tensor | None = None) -> Vectors:
-        """Vectors ``(n, D)`` as they are multiplied, whose inverse lengths may be there already."""
+        """Vectors ``(n, D)`` in the form that is multiplied; `inverse` passes their inverse lengths if known."""
         values = tensor.detach().to(self.dtype).contiguous()
         values = values.clone() if self.half and not _aligned(values) else values
         values = values if self.half else values.to(working_dtype(values))
@@ -85,13 +85,13 @@ class PlainChunks:
         return length.masked_fill_(length == 0, math.inf).reciprocal_()
 
     def chunks(self, rows: int, weight: Tensor, backward: bool) -> list[slice]:
-        """The classes in parts whose numbers take a bounded amount of memory."""
+        """Slices of the classes, each small enough to bound the memory it takes."""
         return slices(len(weight), self.chunk // max(rows, weight.shape[1], 1))
 
     def sums(self, rows: Rows, w: Vectors, bias: Tensor | None, first: int, linear: bool) -> Sums:
         z, _ = self._logits(rows, w, bias)
         z.masked_fill_(self._mask(z, rows.target, first), -math.inf)
-        level = z.amax(1).clamp_min_(-1e30)  # as the kernels have it where there is no other class
+        level = z.amax(1).clamp_min_(-1e30)  # the kernels' value where there is no other class
         z -= level[:, None]
         share = torch.exp2(z)
         return Sums(level, share.sum(1), (z.clamp_min_(-1e4) * share).sum(1) if linear else None)
@@ -134,7 +134,7 @@ class PlainChunks:
         out.copy_(grad)
 
     def project(self, vectors: Vectors, grad: Tensor) -> None:
-        """From gradients at directions to those at vectors ``(n, D)``, in place: lengths do not matter."""
+        """Turn gradients at directions into gradients at vectors ``(n, D)``, in place: lengths do not matter."""
         if self.kind == "linear":
             return
         directions = vectors.values if vectors.inverse is None else vectors.values * vectors.inverse[:, None]
@@ -190,7 +190,7 @@ class FusedChunks(PlainChunks):
     def __init__(self, kind: HeadKind, dtype: torch.dtype, device: torch.device, kernels: Any) -> None:
         super().__init__(kind, dtype, device)
         self.head_kernels, self.row_kernels = kernels
-        self.memory: Tensor | None = None  # of the gradients of a chunk
+        self.memory: Tensor | None = None  # for the gradients of a chunk
 
     def chunks(self, rows: int, weight: Tensor, backward: bool) -> list[slice]:
         cast = weight.dtype != self.dtype or not weight.is_contiguous() or not _aligned(weight)
@@ -277,10 +277,10 @@ def chunks_of(features: Tensor, kind: HeadKind, dtype: torch.dtype) -> PlainChun
 
 @functools.cache
 def _kernels(device: torch.device, kind: HeadKind, dtype: torch.dtype) -> Any:
-    """The modules of kernels, those of tiles and those of single rows, where they run and are right."""
+    """The kernel modules, for tiles and for single rows, if they run here and compute correctly."""
     if importlib.util.find_spec("triton") is None:
         reason = "Triton is not installed"
-    elif torch.cuda.get_device_capability(device) < (9, 0):  # tiles that the chip does not load by itself do not pay
+    elif torch.cuda.get_device_capability(device) < (9, 0):  # without hardware tile loads they do not pay off
         reason = "they need compute capability 9.0"
     else:
         try:
@@ -295,13 +295,13 @@ def _kernels(device: torch.device, kind: HeadKind, dtype: torch.dtype) -> Any:
 
 
 def kernels_agree(fused: PlainChunks, device: torch.device, rows: int = 512, classes: int = 16384) -> bool:
-    """Whether kernels compute what float64 does, of so many rows and classes that every loop runs several times.
+    """Whether the kernels agree with float64, on enough rows and classes for every loop to run several times.
 
-    Asked once per device: a compiler that gets them wrong on some chip must not train on wrong gradients.
+    Checked once per device: if the compiler miscompiles them for some chip, nothing trains on wrong gradients.
     """
     plain = PlainChunks(fused.kind, torch.float64, device)
 
-    def waves(count: int, step: float) -> Tensor:  # not random: nobody's generator is touched
+    def waves(count: int, step: float) -> Tensor:  # not random: no generator is touched
         return torch.arange(count * 128, device=device).mul(step).sin().view(count, 128).to(fused.dtype)
 
     x, w = waves(rows, 12.9898), waves(classes, 78.233)
@@ -309,21 +309,21 @@ def kernels_agree(fused: PlainChunks, device: torch.device, rows: int = 512, cla
     results = []
     for chunks in (fused, plain):
         one = torch.ones(rows, device=device, dtype=torch.promote_types(chunks.dtype, torch.float32))
-        known = Rows(chunks.vectors(x), one * (LOG2E if fused.kind == "linear" else 4 * LOG2E), target.int())
+        head_rows = Rows(chunks.vectors(x), one * (LOG2E if fused.kind == "linear" else 4 * LOG2E), target.int())
         vectors = chunks.vectors(w)
-        level, total, _ = chunks.sums(known, vectors, None, 0, False)
+        level, total, _ = chunks.sums(head_rows, vectors, None, 0, False)
         slope = 1024 / total  # within the range of float16
-        slope = slope if known.x.inverse is None else slope * known.x.inverse
-        grad = chunks.gradient(known, vectors, None, 0, level, slope, -one).double()
+        slope = slope if head_rows.x.inverse is None else slope * head_rows.x.inverse
+        grad = chunks.gradient(head_rows, vectors, None, 0, level, slope, -one).double()
         at_target = grad.gather(1, target[:, None])
         grad = grad.scatter(1, target[:, None], 0)
-        if known.x.inverse is not None and vectors.inverse is not None:
-            grad = grad / (known.x.inverse[:, None] * vectors.inverse)
+        if head_rows.x.inverse is not None and vectors.inverse is not None:
+            grad = grad / (head_rows.x.inverse[:, None] * vectors.inverse)
         results.append((level + total.log2(), at_target, grad))
-    (found, at_target, grad), (truth, _, expected) = results
+    (log_sum, at_target, grad), (true_log_sum, _, true_grad) = results
     right = (
-        (found - truth).abs().amax() < 1e-3,
+        (log_sum - true_log_sum).abs().amax() < 1e-3,
         (at_target == -1).all(),
-        (grad - expected).norm() < 1e-2 * expected.norm(),
+        (grad - true_grad).norm() < 1e-2 * true_grad.norm(),
     )
     return all(bool(part) for part in right)

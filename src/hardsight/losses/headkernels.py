@@ -1,8 +1,8 @@
 """Heads of many classes on a GPU: Triton kernels that multiply a tile of features with a tile of class weights and
 reduce it, or turn it into a gradient, before it leaves the chip.
 
-The products are of float16 or bfloat16 with float32 sums; logits are in units of log 2, whose powers the chip computes.
-`hardsight.losses.largeheads` calls these where they apply, and has the same in plain torch for every other device.
+Products are in float16 or bfloat16 with float32 sums; logits are in units of log 2, because the chip computes powers of
+2. `hardsight.losses.largeheads` calls these where they apply, and has the same in plain torch for other devices.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Tile(NamedTuple):
     programs: int = 1  # that fit a processor at a time: one multiplies while the other reduces
 
 
-# The fastest of those that were tried on an H200, by kind and width. With few features there is more to compute from a
-# tile than to multiply.
+# The fastest of those tried on an H200, by kind and width. With few features, reducing a tile costs more than
+# multiplying it.
 _WIDE = 1024
 _SUM_TILE, _GRADIENT_TILE = Tile(128, 256, 64, 8, 4), Tile(128, 128, 64, 4, 3, 2, 2)
 _ANGULAR_SUM_TILES, _ANGULAR_GRADIENT_TILE = (
@@ -54,7 +54,7 @@ def gradient_tile(kind: str) -> Tile:
 
 @triton.jit
 def _is_flat(cosines):
-    """Whether all cosines of a tile are small, so that short series do."""
+    """Whether all cosines of a tile are small, so that short series suffice."""
     return tl.max(tl.max(tl.abs(cosines), 1), 0) <= 0.5
 
 
@@ -167,7 +167,7 @@ def _write(
         columns_factor = tl.expand_dims(shrink, 0)
         cosines = products * columns_factor * inverse_x[:, None]
         factor = grad[:, None] * columns_factor
-        if _is_flat(cosines):  # series that are good to the digits that are left after rounding to 16 bits
+        if _is_flat(cosines):  # series that are accurate to the digits left after rounding to 16 bits
             t = cosines * cosines
             p = (0.06577107196 * t + 0.07127676878) * t + 0.16685564015
             z = scale[:, None] * (cosines + cosines * t * p)
@@ -271,10 +271,10 @@ def class_sums(
     Args:
         features: ``(N, D)`` in float16 or bfloat16, contiguous, D a multiple of 8.
         weight: ``(C, D)`` of the same dtype.
-        inverse_x, inverse_w: One over the lengths of both (0 for a zero vector), float32; None for a linear head.
-        scale: Of each row, over log 2, float32; 1 over log 2 for a linear head.
+        inverse_x, inverse_w: Inverse lengths of the vectors (0 for a zero vector), float32; None for a linear head.
+        scale: Scale of each row divided by log 2, float32; 1 over log 2 for a linear head.
         bias: ``(C,)`` float32 or None.
-        target: ``(N,)`` int32; what is no row of `weight` leaves nothing out.
+        target: ``(N,)`` int32; a value that is no row of `weight` excludes no class.
         kind: A key of `KINDS`.
         linear: Whether the linear sum is needed.
     """
@@ -322,7 +322,7 @@ def gradient_at_products(
 
 
 def _stages(tile: Tile, tensor: Tensor) -> int:
-    """Tiles that are loaded ahead: as many as the chip's shared memory holds."""
+    """Number of tiles loaded ahead: as many as the chip's shared memory holds."""
     if not tensor.is_cuda:
         return tile.stages
     memory = torch.cuda.get_device_properties(tensor.device).shared_memory_per_block_optin - 2**13

@@ -1,4 +1,4 @@
-"""Class imbalance: weights and margins from how many samples each class has."""
+"""Class imbalance: class weights and margins computed from the number of samples per class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def effective_number_weights(counts: Counts, beta: float = 0.9999) -> Tensor:
         tensor([0.1893, 1.8107, 0.0000])
     """
     Range(0, 1).check(beta, "beta")
-    n = check_counts(as_tensor("counts", counts).cpu()).double()  # which not every device has
+    n = check_counts(as_tensor("counts", counts).cpu()).double()  # float64, which not every device has
     # 1 − β^n without cancellation for β next to 1; the value for n = 0 is not used.
     effective = n if beta == 1 else -torch.expm1(n.clamp_min(1) * (math.log(beta) if beta else -math.inf))
     weights = torch.where(n > 0, 1 / effective, 0)
@@ -54,7 +54,7 @@ def deferred_weights(counts: Counts, start: int, beta: float = 0.9999) -> Callab
     """Deferred re-weighting (DRW, Cao et al. 2019): no class weights at first, those of the effective number later.
 
     Returns a function of the epoch, counted from 1, that gives the ``(C,)`` weights; `start` is the last epoch without
-    them. EL's runs have 180 of 200.
+    them. EL's runs use 180 of 200 epochs.
 
     Examples:
         >>> weights = deferred_weights([900, 100], start=180)

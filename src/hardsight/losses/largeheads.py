@@ -1,8 +1,8 @@
-"""Heads with so many classes that logits ``(N, C)`` do not fit: two numbers of each row, a chunk of classes at a time.
+"""Heads with too many classes for a matrix of logits ``(N, C)``: two numbers per row, computed chunk by chunk.
 
-`head_terms` gives what stands at the target, and the logsumexp of the logits of all other classes. A soft margin, and
-so every objective and every margin on the target, is a function of these ``(N,)`` numbers. Neither the logits nor their
-gradient ever exist as a whole: the backward pass computes each chunk again.
+`head_terms` returns the target's logit or angle, and the logsumexp of the logits of all other classes. The soft margin,
+and so every objective and every margin on the target, is a function of these ``(N,)`` numbers. Neither the logits nor
+their gradient are ever formed as a whole: the backward pass recomputes each chunk.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ LARGE = 2**26  # logits that are worth computing twice: 256 MiB in float32
 
 
 class HeadTerms(NamedTuple):
-    """Of each row ``(N,)``: what decides its loss."""
+    """The two numbers per row ``(N,)`` that determine its loss."""
 
-    at_target: Tensor  # the target's logit; of directions its angle in radians
+    at_target: Tensor  # the target's logit; for directions, its angle in radians
     others: Tensor  # logsumexp of the logits of all other classes
 
 
@@ -37,21 +37,21 @@ def head_terms(
     kind: HeadKind = "linear",
     scale: float | Tensor = 1.0,
 ) -> HeadTerms:
-    """What stands at the target and the logsumexp over all other classes, in memory that does not grow with ``N·C``.
+    """The target's logit or angle and the logsumexp over all other classes, in memory that does not grow with ``N·C``.
 
-    Products are those of the inputs' dtype, or of autocast's, and sums are float32 at least. Float32 products of
-    directions are exact whatever TF32 is set to. On a GPU with Triton, 16 bits are multiplied and reduced in one
-    kernel; the gradient at the logits is then rounded to 16 bits, as that of a plain 16-bit head is. Lengths of 16-bit
-    vectors must lie between 1e-15 and 1e15. There is no second derivative.
+    Products are computed in the inputs' dtype, or in autocast's, and sums in float32 at least. Float32 products of
+    directions keep full precision whatever TF32 is set to. On a GPU with Triton, 16-bit inputs are multiplied and
+    reduced in one kernel; the gradient at the logits is then rounded to 16 bits, as in a plain 16-bit head. Lengths of
+    16-bit vectors must lie between 1e-15 and 1e15. There is no second derivative.
 
     Args:
         features: ``(N, D)``.
         weight: ``(C, D)``.
-        target: ``(N,)`` class indices. A row whose target is no class has the logsumexp of all classes, and at the
-            target what does not matter.
+        target: ``(N,)`` class indices. If a row's target is no class, the logsumexp is over all classes, and the value
+            at the target is meaningless.
         bias: ``(C,)`` of a linear head.
         kind: ``"linear"``: logits ``x·w + b``. ``"cosine"``: ``s·cos θ``. ``"angular"``: ``s·(π − θ)``.
-        scale: s, a number or one per row ``(N, 1)``; of directions only.
+        scale: s, a number or one per row ``(N, 1)``; for directions only.
 
     Examples:
         >>> terms = head_terms(torch.tensor([[2.0, 0.0]]), torch.eye(2), torch.tensor([0]), kind="cosine", scale=3.0)
@@ -70,16 +70,16 @@ def head_terms(
 
 
 def margin_between(others: Tensor, logit: Tensor, target: Tensor, classes: int) -> Tensor:
-    """The soft margin ``(N,)``; NaN, through which no gradient flows, where the target is no class."""
+    """The soft margin ``(N,)``; NaN, without a gradient, where the target is no class."""
     return torch.where((target >= 0) & (target < classes), others - logit, math.nan)
 
 
 def margin_of_nll(nll: Tensor) -> Tensor:
-    """The soft margin ``log(eⁿˡˡ − 1)`` of a cross-entropy per row, such as `F.linear_cross_entropy` gives.
+    """The soft margin ``log(eⁿˡˡ − 1)`` of a cross-entropy per row, such as `F.linear_cross_entropy` returns.
 
-    An objective of it costs nothing further (`EncouragingLoss.of_margins`). Digits are lost as p goes to 1: a
-    cross-entropy is a difference of logits, so in float32 one below 1e-6 is rounding. It counts as 1.2e-7 at least, a
-    margin of −15.9, and has no gradient below; `head_terms` has neither limit.
+    An objective of this margin costs nothing more (`EncouragingLoss.of_margins`). Precision is lost as p goes to 1: a
+    cross-entropy is a difference of logits, so in float32 a value below 1e-6 is rounding error. It is clamped at
+    1.2e-7, a margin of −15.9, with no gradient below; `head_terms` has neither limit.
 
     Examples:
         >>> margin_of_nll(torch.tensor([2.0]))
@@ -91,14 +91,14 @@ def margin_of_nll(nll: Tensor) -> Tensor:
 
 
 def is_large(target: Tensor, features: Tensor | None, weight: Tensor | None) -> bool:
-    """Whether the logits of targets that are one class each are better not made all at once."""
+    """Whether targets are class indices and there are too many logits to form at once."""
     if features is None or weight is None or target.is_floating_point() or features.ndim != 2:
         return False
     return len(features) * len(weight) > LARGE
 
 
 def check_head(features: Tensor, weight: Tensor, target: Tensor | None, bias: Tensor | None = None) -> None:
-    """That the shapes of a head's input, weight and targets go together."""
+    """Check that the shapes of a head's input, weight and targets match."""
     if features.ndim != 2 or weight.ndim != 2 or features.shape[1] != weight.shape[1] or not len(weight):
         raise InputError(
             f"features (N, D) and weight (C, D) must have the same width, got {tuple(features.shape)} and "
@@ -122,7 +122,7 @@ def _products_dtype(features: Tensor, weight: Tensor) -> torch.dtype:
 
 def _apply(*inputs: Any) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():
-        # Not imported at the top: what keeps the compiler away imports it, which takes seconds.
+        # Not imported at the top: the decorator that keeps the compiler out imports the compiler, which takes seconds.
         from hardsight.losses.eagerheads import apply_eagerly
 
         return apply_eagerly(*inputs)
@@ -240,5 +240,5 @@ def _add_rows(total: Tensor, index: Tensor, rows: Tensor) -> None:
         ordered = index[order]
         group = torch.cat([torch.zeros_like(ordered[:1]), ordered.diff().ne(0).long()]).cumsum(0)
         rows = torch.zeros_like(rows).index_add_(0, torch.empty_like(group).scatter_(0, order, group), rows)
-        index = torch.zeros_like(index).scatter_(0, group, ordered)  # those that are left add 0 to class 0
+        index = torch.zeros_like(index).scatter_(0, group, ordered)  # the remaining ones add 0 to class 0
     total.index_add_(0, index, rows.to(total.dtype))

@@ -1,13 +1,13 @@
-"""Logits to put an objective on: angular, cosine with margins, and adjusted for class frequency.
+"""Logits for an objective: angular, cosine with margins, and adjusted for class frequency.
 
-Those of features ``(N, D)`` and class weights ``(C, D)`` (as in `torch.nn.Linear`) see directions only: lengths and the
-bias play no part. Where a target ``(N,)`` is given, its angle is exact at 0 and π, and a row whose target is no class
-(such as an `ignore_index` of −100) is the same as without a target. Logits ``(N, C)`` come in float32 or better.
+Logits of features ``(N, D)`` and class weights ``(C, D)`` (as in `torch.nn.Linear`) depend on directions only: lengths
+and the bias play no part. With a target ``(N,)``, its angle is exact at 0 and π, and a row whose target is no class
+(such as an `ignore_index` of −100) is the same as without a target. Logits ``(N, C)`` are in float32 or better.
 
 A margin makes training harder, not prediction: predict with `angular_logits` or `cosine_logits` of the same scale.
 
-A margin changes the target's logit alone, as a function of its angle. Where there are too many classes for a matrix of
-logits, this function and `hardsight.losses.largeheads` give the soft margin without it.
+A margin changes the target's logit alone, as a function of its angle. With too many classes for a matrix of logits,
+this function and `hardsight.losses.largeheads` give the soft margin without forming it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def angular_logits(features: Tensor, weight: Tensor, scale: Scale = 16.0, target
     """``s·(π − θ)``: with cross-entropy the AVH loss.
 
     A target at angle 0 and all others at π/2 have ``p = 1/(1 + (C−1)·exp(−s·π/2))``: below a scale of about 8 the
-    softmax cannot saturate. Without a target, angles are good to half the digits near 0 and π.
+    softmax cannot saturate. Without a target, angles near 0 and π are accurate to half the digits.
 
     Examples:
         >>> angular_logits(torch.tensor([[2.0, 0.0]]), torch.eye(2), scale=1.0)
@@ -68,7 +68,7 @@ def cosface_logits(
     margin: Annotated[float | Tensor, _NOT_NEGATIVE] = 0.35,
     scale: Scale = 30.0,
 ) -> Tensor:
-    """``s·cos θ`` with a margin off the target's cosine.
+    """``s·cos θ`` with a margin subtracted from the target's cosine.
 
     The margin may be one per class ``(C,)``: with those of `ldam_margins` this is LDAM (Cao et al. 2019).
     """
@@ -83,7 +83,7 @@ def arcface_logits(
 ) -> Tensor:
     """``s·cos θ`` with a margin on the target's angle, in radians.
 
-    The target has ``s·cos(θ + m)``. Beyond ``θ = π − m``, where the cosine would rise again, it has
+    The target's logit is ``s·cos(θ + m)``. Beyond ``θ = π − m``, where the cosine would rise again, it is
     ``s·(cos θ − m·sin m)``: a step down that keeps the whole falling in θ.
     """
     x, w = _directions(features, weight, target, scale)
@@ -96,8 +96,8 @@ def sphereface_logits(
 ) -> Tensor:
     """``s·cos θ`` with the target's angle multiplied.
 
-    The target has ``s·ψ(θ)``: ``ψ(θ) = (−1)^k cos(mθ) − 2k`` with ``k = ⌊mθ/π⌋`` falls from 1 to 1 − 2m. The scale may
-    be one per row ``(N, 1)``: the paper has ``features.norm(dim=1, keepdim=True)``.
+    The target's logit is ``s·ψ(θ)``: ``ψ(θ) = (−1)^k cos(mθ) − 2k`` with ``k = ⌊mθ/π⌋`` falls from 1 to 1 − 2m. The
+    scale may be one per row ``(N, 1)``: the paper uses ``features.norm(dim=1, keepdim=True)``.
     """
     x, w = _directions(features, weight, target, scale)
     return scale * _at_target(cosine_matrix(x, w), target, _sphereface(_target_angle(x, w, target), margin))
@@ -115,8 +115,8 @@ def _ldam(
 def adjusted_logits(logits: Tensor, counts: Tensor | Sequence[float], tau: Annotated[float, Range(0)] = 1.0) -> Tensor:
     """Logits + τ·log of the class's share of the training data.
 
-    For training; predict with the plain logits. Pass the samples (or share) of each class as a tensor on the device of
-    the logits: others are copied there at every step. A class without samples counts as having next to none.
+    For training; predict with the plain logits. Pass the count (or share) of each class as a tensor on the logits'
+    device: anything else is copied there at every step. A class without samples counts as nearly empty.
     """
     z = logits.to(working_dtype(logits))
     if z.ndim < 2:
@@ -147,7 +147,7 @@ def _cosface(angle: Tensor, margin: float | Tensor, target: Tensor, classes: int
 
 
 class _AtTarget(NamedTuple):
-    """What stands at the target before it is scaled, as a function of its angle, the margin, the target and C."""
+    """The target's logit before scaling, as a function of its angle, the margin, the target and C."""
 
     others: HeadKind
     value: Callable[[Tensor, Any, Tensor, int], Tensor]
@@ -196,11 +196,11 @@ class BoundLogits(nn.Module):
         return self.function(features, weight, **options) if self.of_features else self.function(logits, **options)
 
     def skips_matrix(self, target: Tensor, features: Tensor | None, weight: Tensor | None) -> bool:
-        """Whether there are so many logits that `soft_margin` should take the place of the matrix."""
+        """Whether there are so many logits that `soft_margin` should replace the matrix."""
         return self.function in _AT_TARGET and is_large(target, features, weight)
 
     def soft_margin(self, target: Tensor, features: Any, weight: Any) -> Tensor:
-        """The soft margin of the target ``(N,)`` in these logits, which never exist at once: see `head_terms`."""
+        """The soft margin of the target ``(N,)`` in these logits, without forming them all: see `head_terms`."""
         parameters = inspect.signature(self.function).parameters
         options = {name: parameter.default for name, parameter in parameters.items()} | self._options()
         scale, (kind, value) = options["scale"], _AT_TARGET[self.function]
@@ -222,8 +222,8 @@ class BoundLogits(nn.Module):
 class AVHLoss(CheckedLoss):
     """Cross-entropy of `angular_logits`: ``−log softmax_k(s·(π − θ_k))[y]`` (Chen et al., ICML 2020, Eq. 5).
 
-    The paper prints it without the logarithm; minimized as printed it would lower the target's probability. From 67
-    million logits on (256 MiB) they never exist at once: see `hardsight.losses.largeheads.head_terms`.
+    The paper prints it without the logarithm; minimized as printed, it would lower the target's probability. From 67
+    million logits on (256 MiB) the matrix is never formed: see `hardsight.losses.largeheads.head_terms`.
 
     Args:
         scale: s. The paper chose it by cross-validation and does not give it; try 8, 16, 32, 64.
@@ -239,12 +239,12 @@ class AVHLoss(CheckedLoss):
         super().__init__()
         _POSITIVE.check(scale, "scale")
         self.logits = BoundLogits(angular_logits, learnable, scale=float(scale))
-        self.objective = EncouragingLoss(rho=0.0, **options)  # cross-entropy that keeps its digits as p goes to 1
+        self.objective = EncouragingLoss(rho=0.0, **options)  # cross-entropy that stays precise as p goes to 1
         self.learnable, self.validate = learnable, self.objective.validate
 
     @property
     def scale(self) -> Tensor:
-        """The scale s, a number in a tensor; set it to change it."""
+        """The scale s as a tensor; assign a number to change it."""
         return self.logits.log_scale.exp() if self.learnable else self.logits.get_buffer("scale")
 
     @scale.setter
@@ -268,7 +268,7 @@ class AVHLoss(CheckedLoss):
 def _directions(
     features: Tensor, weight: Tensor, target: Tensor | None, scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Unit features and class weights in one dtype, once their shapes are checked."""
+    """Unit features and class weights in one dtype, after a check of their shapes."""
     check_head(features, weight, target)
     if not isinstance(scale, Tensor):
         _POSITIVE.check(scale, "scale")
@@ -292,5 +292,5 @@ def _at_target(matrix: Tensor, target: Tensor, values: Tensor) -> Tensor:
 
 
 def _target_angle(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
-    # What is no class gets some angle here, which is not used.
+    # A target that is no class gets an arbitrary angle here, which is not used.
     return angle_between_units(x, w.index_select(0, target.long().clamp(0, len(w) - 1)))

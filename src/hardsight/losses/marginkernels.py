@@ -1,7 +1,7 @@
 """Losses of the soft margin on a GPU: a Triton kernel for all rows, one for their sum, and one for the gradient.
 
-A loss of some thousand logits is bound by launches of kernels. These are three, whatever the objective does. The
-formulas are those of `hardsight.losses.margins`, which every other device has, and tests hold them equal.
+A loss of a few thousand logits is bound by kernel launches. There are three here, whatever the objective does. The
+formulas are those of `hardsight.losses.margins`, which all other devices use; tests check that both agree.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LARGEST = 16384  # classes that a program keeps in registers
+LARGEST = 16384  # most classes that a program can keep in registers
 LOG, FOCAL, MIRROR = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 KINDS = {"log": 0, "focal": 1, "mirror": 2}
 
 
 class Numbers(NamedTuple):
-    """What a kernel needs to know of an objective."""
+    """The parameters of an objective, as a kernel takes them."""
 
     kind: str
     end: float = -1.0  # LOG: the loss is m as long as 1 − p is not less
@@ -128,7 +128,7 @@ def _gradient_kernel(z, target, rows, sums, grad, out, count, stride, classes, B
 def forward(
     z: Tensor, target: Tensor, weight: Tensor | None, ignored: int, mean: bool, numbers: Numbers
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss, ``(cross-entropy, bonus, scale)``, and what the gradient needs of each row."""
+    """The loss, ``(cross-entropy, bonus, scale)``, and what the gradient needs per row."""
     (count, classes), (block, warps) = z.shape, _size(z)
     rows, sums, loss = (z.new_empty(shape, dtype=torch.float32) for shape in ((6, count), (3,), ()))
     _row_kernel[(count,)](

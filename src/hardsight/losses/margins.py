@@ -1,10 +1,10 @@
 """The soft margin ``m = logsumexp_{k≠y}(z_k) − z_y``, and objectives as functions of it.
 
 ``p_y = sigmoid(−m)``; cross-entropy is ``softplus(m)`` and the normal Encouraging Loss is ``m`` itself. The margin is
-computed from the pair ``(z_y, logsumexp_{k≠y} z_k)``: from a likelihood it would be lost where p rounds to 1.
+computed from the pair ``(z_y, logsumexp_{k≠y} z_k)``: computed from a likelihood, it would be lost where p rounds to 1.
 
-An objective with a known slope is taken with its gradient in one pass over the logits (`margin_loss`). `torch.func` and
-gradients of gradients get plain operations.
+An objective with a known slope is computed together with its gradient in one pass over the logits (`margin_loss`).
+`torch.func` and second derivatives use plain operations.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hardsight.registry import Registry
 
 
 def soft_margin(logits: Tensor, target: Tensor) -> Tensor:
-    """The soft margin of the target class: negative where the target beats all others together.
+    """The soft margin of the target class: negative where the target beats all others combined.
 
-    Of logits ``(N, C, …)``, two classes or more, at class indices ``(N, …)``; comes in float32 or better.
+    Takes logits ``(N, C, …)`` of two or more classes and class indices ``(N, …)``; returns float32 or better.
 
     Examples:
         >>> soft_margin(torch.tensor([[40.0, 1.0, 1.0]]), torch.tensor([0]))  # p = 1 − 2e-17
@@ -43,8 +43,8 @@ def plain_soft_margin(z: Tensor, target: Tensor) -> Tensor:
     else:
         at_target = z.gather(1, target.long().unsqueeze(1)).squeeze(1)
     others = z.masked_fill(mask, -math.inf)
-    # Relative to the largest: a `logsumexp` of 1e4 has lost the digits from which its gradient is made. The level
-    # cancels in the derivative, so it is a constant to autograd.
+    # Relative to the largest: a `logsumexp` of 1e4 has lost the digits that its gradient depends on. The level cancels
+    # in the derivative, so it is a constant to autograd.
     level = others.detach().amax(1, keepdim=True)
     masked = level == -math.inf  # all other logits are −inf: so is m, with a slope of −1 at the target and 0 elsewhere
     total = (others - level.masked_fill(masked, 0)).exp().sum(1).masked_fill(masked.squeeze(1), 1)
@@ -52,7 +52,7 @@ def plain_soft_margin(z: Tensor, target: Tensor) -> Tensor:
 
 
 class Curve(NamedTuple):
-    """An objective at soft margins m: its values, how to get its slopes from there, and cross-entropy if on the way."""
+    """An objective at soft margins m: its values, a function for its slopes, and cross-entropy if a by-product."""
 
     value: Tensor
     slope: Callable[[], Tensor] | None = None  # None: 1 everywhere, or not known
@@ -73,13 +73,13 @@ def margin_loss(
     """An objective of soft margins with its gradient, in one pass over the logits.
 
     Args:
-        z, target: Logits ``(N, C, …)`` in float32 or better, and class indices ``(N, …)``, all of them classes.
-        factor: Of each sample ``(N, …)``; where it is 0 the loss is 0, too. None: 1.
+        z, target: Logits ``(N, C, …)`` in float32 or better, and class indices ``(N, …)``, all of them valid.
+        factor: Factor of each sample ``(N, …)``; where it is 0, so is the loss. None: 1.
         curve: The objective, which knows its slope. By default the soft margin itself.
         plain: The same loss of z by plain operations, for a gradient of the gradient.
         sums: Whether the loss is summed over samples.
-        match: Scale the sum so that its gradient at the logits is as long as that of cross-entropy.
-        parts: Return cross-entropy and what the objective adds to it as well, reduced like the loss; without gradients.
+        match: Scale the sum so that its gradient at the logits has the same norm as that of cross-entropy.
+        parts: Also return cross-entropy and what the objective adds to it, reduced like the loss, without gradients.
     """
     with torch.no_grad():
         m, slopes = (_compiled_slopes if torch.compiler.is_compiling() else _slopes)(z, target)
@@ -102,7 +102,7 @@ def margin_loss(
             pull = scale * pull
     if torch.is_grad_enabled() and z.requires_grad:
         if torch.compiler.is_compiling():
-            plain = None  # which has no gradient of a gradient
+            plain = None  # compiled code has no second derivative
         elif plain is None:
             plain = partial(plain_soft_margin, target=target)
         loss = _WithGradient.apply(z, loss, slopes, pull, plain)
@@ -147,7 +147,7 @@ class _WithGradient(torch.autograd.Function):
         z, loss, slopes, pull, plain = args
         ctx.save_for_backward(z, slopes, pull)
         ctx.plain = plain
-        return loss.clone()  # what is returned as it came in could not be changed in place
+        return loss.clone()  # an input returned as is could not be changed in place
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -167,7 +167,7 @@ def _weighted(values: Tensor, factor: Tensor | None, sums: bool) -> Tensor:
 
 
 def matched(ours: Tensor, theirs: Tensor) -> Tensor:
-    """The factor that makes one gradient as long as another; 1 where it is 0."""
+    """The factor that gives one gradient the norm of another; 1 where it is 0."""
     ours, theirs = torch.linalg.vector_norm(ours), torch.linalg.vector_norm(theirs)
     return torch.where(ours > 0, theirs / ours.clamp_min(torch.finfo(ours.dtype).tiny), 1)
 
@@ -189,7 +189,7 @@ def class_mask(logits: Tensor, classes: Tensor) -> Tensor:
 
 def cross_entropy(m: Tensor) -> Tensor:
     """``−log p = softplus(m)``."""
-    return F.softplus(m, threshold=40.0)  # from where on it is m to the last digit of a float64
+    return F.softplus(m, threshold=40.0)  # above, it equals m to the last digit of a float64
 
 
 def cross_entropy_curve(m: Tensor) -> Curve:
@@ -214,22 +214,22 @@ def focal_curve(m: Tensor, gamma: float = 2.0) -> Curve:
 
 
 def mirror_curve(m: Tensor, classes: int) -> Curve:
-    """Twice the mean absolute error of probabilities less 1, with its slope; the others err as much as the target."""
+    """Twice the mean absolute error of probabilities, less 1, with its slope; the other classes err as much."""
     rest, scale = m.sigmoid(), 4 / classes
     return Curve(scale * rest - 1, lambda: scale * rest * (-m).sigmoid())
 
 
-# A bonus of the Encouraging Loss, registered as m → cross-entropy + bonus. It gets the options of the loss as keywords,
-# and takes what it needs. Compute it from 1 − p or from cross-entropy: in float32 p is 1 from m = −17 on.
+# A bonus of the Encouraging Loss, registered as m → cross-entropy + bonus. It receives the options of the loss as
+# keywords. Compute it from 1 − p or from cross-entropy: in float32 p is 1 from m = −17 on.
 BONUSES: Registry[Callable[..., Tensor]] = Registry("bonus")
 
 
 @BONUSES.register("log")
 def log_total(m: Tensor, log_end: float = 1.0, start: float = 0.0, released: bool = False, **_: object) -> Tensor:
-    """Cross-entropy with the logarithmic bonus: ``log(1 − p)`` as far as ``p = log_end``, then its tangent.
+    """Cross-entropy with the logarithmic bonus: ``log(1 − p)`` up to ``p = log_end``, then its tangent.
 
     With ``log_end = 1`` (the normal bonus) this is exactly m, with a slope of exactly 1 (EL Eq. 6, 7). The bonus is
-    shifted to begin with 0 at `start`. As `released`, ``1 − p`` is 1e-5 at least, where the slope ends abruptly.
+    shifted to start at 0 at `start`. With `released`, ``1 − p`` is clamped at 1e-5, where the slope ends abruptly.
     """
     return log_curve(m, log_end, start, released).value
 
@@ -242,7 +242,7 @@ def log_curve(m: Tensor, log_end: float, start: float, released: bool, **_: obje
     ce, rest = cross_entropy(m), m.sigmoid()
 
     def logarithm(number: float) -> Tensor | float:
-        # Of a tensor: that of a number would be compiled anew for each that a schedule sets.
+        # As a tensor: each new number that a schedule sets would be compiled anew.
         return (rest.new_ones(()) * number).log() if torch.compiler.is_compiling() else math.log(number)
 
     end, total, slanted = 1e-5 if clamped else 1 - log_end, m, rest

@@ -26,9 +26,9 @@ class MirrorMSELoss(CheckedLoss):
     which is about 4/K² at the start, where cross-entropy has 1.
 
     Args:
-        activation: ``"softmax"``, or ``"sigmoid"``, where each class is a question of its own.
+        activation: ``"softmax"``, or ``"sigmoid"``, where each class is a separate yes/no question.
         mirror: False is the squared error alone.
-        reduction: ``none`` gives the mean over classes of each sample, ``sum`` and ``mean`` are over these.
+        reduction: ``none`` gives each sample's mean over classes; ``sum`` and ``mean`` reduce these.
         ignore_index, validate: As in `EncouragingLoss`.
 
     Examples:
@@ -68,7 +68,7 @@ class MirrorMSELoss(CheckedLoss):
 
     @property
     def _of_margins(self) -> bool:
-        """Whether the error of the target says all: that of the other classes together is as large."""
+        """Whether the target's error is enough: the other classes together err by as much."""
         return self.mirror and self.activation == "softmax"
 
     def _by_operations(self, logits: Tensor, target: Tensor, soft: bool) -> Tensor:
@@ -86,10 +86,10 @@ class MirrorMSELoss(CheckedLoss):
         m = -z if self.activation == "sigmoid" else soft_margins(z)
         p, rest = (-m).sigmoid(), m.sigmoid()
         y = target if soft else class_mask(z, target).to(z.dtype)
-        # The mirrored sum in the form that has not cancelled.
+        # The mirrored sum, in a form without cancellation.
         errors = 2 * (y * rest + (1 - y) * p) - 1 if self.mirror else y * rest.square() + (1 - y) * p.square()
         errors = errors.mean(1)
-        if not soft:  # a target that is no class must not pass for one that is
+        if not soft:  # a target that is no class must not look like one
             errors = errors.masked_fill(valid & ((target < 0) | (target >= z.shape[1])), torch.nan)
         return self._reduced(factor, errors)
 

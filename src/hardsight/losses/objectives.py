@@ -35,7 +35,7 @@ loss_part("objective", "ce", reference="torch.nn.CrossEntropyLoss")(nn.CrossEntr
 
 
 class LossParts(NamedTuple):
-    """A loss in two, each reduced as the loss is: cross-entropy alone, and what the bonus adds."""
+    """A loss in two parts, each reduced like the loss: cross-entropy alone, and what the bonus adds."""
 
     ce: Tensor
     bonus: Tensor
@@ -46,19 +46,19 @@ class LossParts(NamedTuple):
 
 
 class EncouragingLoss(MarginLoss):
-    """Cross-entropy with a bonus for what is already classified well (Zhao et al., AAAI 2022).
+    """Cross-entropy with a bonus for samples that are already classified well (Zhao et al., AAAI 2022).
 
     A drop-in: shapes, class weights, `ignore_index`, soft targets, label smoothing and reductions are those of
     `torch.nn.CrossEntropyLoss`. It is computed in float32 or better from the soft margin m, so no likelihood is
     clamped: with ``log_end = 1`` the loss is exactly m, and its slope at the target logit exactly −1.
 
-    **Losses are negative** in normal operation. With ``log_end = 1`` there is no minimum: every sample pulls with 1
-    for ever, so the many that are right outvote the few that are wrong, and logits grow without bound. The paper's
-    code ends this with a clamp (`preset`). With soft targets, label smoothing or two classes it warns once.
+    **Losses are negative** in normal operation. With ``log_end = 1`` there is no minimum: every sample pulls with slope
+    1 forever, so the many that are right outvote the few that are wrong, and logits grow without bound. The paper's
+    code stops this with a clamp (`preset`). With soft targets, label smoothing or two classes it warns once.
 
     Args:
-        weight, ignore_index, reduction, label_smoothing: As in torch; every class that smoothing reaches has its bonus,
-            as released. Where all targets are ignored the loss is 0.
+        weight, ignore_index, reduction, label_smoothing: As in torch; every class that smoothing reaches gets a bonus,
+            as released. If all targets are ignored, the loss is 0.
         log_end: Where the bonus ``"log"``, ``log(1 − p)``, ends and continues along its tangent: 1 is the normal
             bonus, less is conservative, 0 is the bonus ``−p``.
         start: Reward only p above this (the aggressive bonus: ``log_end=1, start=0.5``).
@@ -66,9 +66,9 @@ class EncouragingLoss(MarginLoss):
             concave function of p.
         gamma: The power of the bonus ``"power"``.
         rho: Factor of the bonus; a schedule may change it. 0 is cross-entropy.
-        weight_bonus: Whether class weights weigh the bonus too. If not, its mean is over samples.
+        weight_bonus: Whether class weights apply to the bonus too. If not, its mean is over samples.
         offset: Add a constant so that the smallest possible loss is 0; needs ``log_end < 1``.
-        match_gradient: Scale the loss of each batch so that its gradient at the logits is as long as that of
+        match_gradient: Scale the loss of each batch so that its gradient at the logits has the same norm as that of
             cross-entropy, for a learning rate that was tuned for cross-entropy.
         preset: ``"released"`` clamps ``1 − p`` at 1e-5, as the paper's code does.
         validate: Check values (NaN, range and sums of targets) at every call; waits for the device.
@@ -112,37 +112,37 @@ class EncouragingLoss(MarginLoss):
         if match_gradient and reduction == "none":
             raise InputError("match_gradient needs reduction 'mean' or 'sum', got 'none'.")
         if not callable(bonus):
-            _ = BONUSES[bonus]  # whatever its factor is now
-        self._curve(torch.zeros(()))  # finds an offset without a minimum
+            _ = BONUSES[bonus]  # checked even if its factor is 0 now
+        self._curve(torch.zeros(()))  # raises if an offset is asked for without a minimum
 
     @property
     def endless(self) -> bool:
-        """Whether the loss falls without end as p goes to 1."""
+        """Whether the loss falls without bound as p goes to 1."""
         return self.bonus == "log" and self.preset is None and self.log_end == 1 and self.rho > 0
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return self._evaluate(input, target, False)
 
     def parts(self, input: Tensor, target: Tensor) -> LossParts:
-        """Cross-entropy and bonus separately, for a log. Their sum is the loss (before `match_gradient`)."""
+        """Cross-entropy and bonus separately, for logging. Their sum is the loss (before `match_gradient`)."""
         terms = self.terms(input, target)
         return self._split(terms, self.margins(terms))[1]
 
     def with_parts(self, input: Tensor, target: Tensor) -> tuple[Tensor, LossParts]:
-        """The loss, and its `parts` of the same pass; these have no gradient."""
+        """The loss, and its `parts` from the same pass; the parts have no gradient."""
         return self._evaluate(input, target, True)
 
     @property
     def needs_all_margins(self) -> bool:
-        """Whether the margin of the target is not enough, so that logits must exist as a matrix."""
+        """Whether the target's margin is not enough and the full matrix of logits is needed."""
         return self.match_gradient or super().needs_all_margins
 
     def of_margins(self, m: Tensor, target: Tensor) -> Tensor:
-        """The loss of soft margins ``(N,)`` of class indices ``(N,)``, wherever these margins come from."""
+        """The loss of soft margins ``(N,)`` at class indices ``(N,)``, wherever the margins come from."""
         return self._unmatched(self._terms_of_margins(m, target), m)
 
     def with_parts_of_margins(self, m: Tensor, target: Tensor) -> tuple[Tensor, LossParts]:
-        """`with_parts` of soft margins ``(N,)`` of class indices ``(N,)``."""
+        """`with_parts` of soft margins ``(N,)`` at class indices ``(N,)``."""
         loss, both = self._split(self._terms_of_margins(m, target), m)
         return loss, both.detached()
 
@@ -179,7 +179,7 @@ class EncouragingLoss(MarginLoss):
         return self._split(terms, m)[0] if self._apart else self._reduced(terms, self._curve(m).value)
 
     def _split(self, terms: Terms, m: Tensor) -> tuple[Tensor, LossParts]:
-        """The loss and its parts, before they are matched."""
+        """The loss and its parts, before gradients are matched."""
         value, _, ce = self._curve(m)
         ce = cross_entropy(m) if ce is None else ce
         reduced = self._reduced(terms, ce)
@@ -196,7 +196,7 @@ class EncouragingLoss(MarginLoss):
         if self.endless:
             raise InputError("offset: with log_end = 1 the loss has no minimum; choose a log_end below 1.")
         value, slope, ce = self._total(m)
-        return Curve(value - self._total(m.new_full((), -math.inf)).value, slope, ce)  # that of p = 1
+        return Curve(value - self._total(m.new_full((), -math.inf)).value, slope, ce)  # less the value at p = 1
 
     def _total(self, m: Tensor) -> Curve:
         rho, bonus = self.rho, self.bonus
@@ -265,9 +265,9 @@ def _warn_once(name: str) -> None:
 class EncouragingBCELoss(EncouragingLoss):
     """The Encouraging Loss over sigmoids: `torch.nn.BCEWithLogitsLoss` with a bonus, for several labels per sample.
 
-    Each entry is a problem of two classes with the soft margin ``−z`` where the target is 1 and ``z`` where it is 0, so
-    ``log_end = 1`` has no minimum anywhere; it warns. `weight` and `pos_weight` are torch's; the options are those of
-    `EncouragingLoss`, but for ``ignore_index``, ``label_smoothing`` and ``weight_bonus``.
+    Each entry is a two-class problem with the soft margin ``−z`` where the target is 1 and ``z`` where it is 0, so
+    ``log_end = 1`` has no minimum anywhere and warns. `weight` and `pos_weight` are torch's; other options are those of
+    `EncouragingLoss`, except ``ignore_index``, ``label_smoothing`` and ``weight_bonus``.
     """
 
     def __init__(self, weight: Tensor | None = None, *, pos_weight: Tensor | None = None, **options: Any) -> None:
@@ -280,7 +280,7 @@ class EncouragingBCELoss(EncouragingLoss):
 
     @property
     def needs_all_margins(self) -> bool:
-        """Always: each class is a question of its own."""
+        """Always: each class is a separate question."""
         return True
 
     def _numbers(self, kernels: Any) -> Any:
@@ -339,7 +339,7 @@ def _deferred_rho(rho: float, start: float, time: float) -> float:
 
 @loss_part("objective", "focal", reference="Lin et al. (ICCV 2017)")
 class FocalLoss(MarginLoss):
-    """Focal loss, ``−(1 − p)^γ log p``, which turns away from what is already right: the opposite of a bonus.
+    """Focal loss, ``−(1 − p)^γ log p``, which down-weights what is already right: the opposite of a bonus.
 
     With ``gamma=0`` it is cross-entropy. Other options are those of torch, and ``validate`` as in `EncouragingLoss`.
     """

@@ -1,4 +1,4 @@
-"""Terms on pairs of features of a batch, to be added to a classification loss: AMC, Euclidean contrastive, center loss.
+"""Loss terms on pairs of features of a batch, added to a classification loss: AMC, Euclidean contrastive, center loss.
 
 Whether two samples belong together is decided by the labels that the caller passes: predictions ``logits.argmax(1)`` as
 in the AMC paper (Eq. 3), the true ones, or a mixture such as ``torch.where(labeled, target, logits.argmax(1))``.
@@ -20,19 +20,19 @@ from hardsight.registry import Range, check_choice
 
 Pairing = Literal["halves", "classes", "all"]
 Weight, Rate = Annotated[float, Range(0)], Annotated[float, Range(0, 1, "(]")]
-Angle, Distance = Annotated[float, Range(0, math.pi, "(]")], Annotated[float, Range(0, 1e18, "(]")]  # 1e36 is a float32
+Angle, Distance = Annotated[float, Range(0, math.pi, "(]")], Annotated[float, Range(0, 1e18, "(]")]  # 1e36 fits float32
 PRESETS = {"paper": {"weight": 0.05}, "released": {"weight": 10.0}}
 
 
 def pair_indices(labels: Tensor, pairs: Pairing = "halves") -> tuple[Tensor, Tensor]:
-    """Which samples of a batch are compared, as two index tensors ``(P,)``.
+    """Which samples of a batch to compare, as two index tensors ``(P,)``.
 
     Only pairs of the same class pull together. Their share in a random batch of n from C equal classes:
 
     * ``"halves"``: sample i with ``i + ⌊n/2⌋`` (the AMC paper): ⌊n/2⌋ pairs, **one in C** of the same class. An odd
       batch leaves its last sample out.
-    * ``"classes"``: these, and as many neighbors after sorting by label, of which all but about K/2 are of the same
-      class where K classes occur: together a share of about ``½·(1 − (K−1)/n + 1/C)``, however many classes there are.
+    * ``"classes"``: these, and as many pairs of neighbors after sorting by label, all but about K/2 of them of the same
+      class if K classes occur: together a share of about ``½·(1 − (K−1)/n + 1/C)``, however many classes there are.
     * ``"all"``: every pair once, n(n−1)/2, one in C of the same class.
     """
     check_choice(pairs, get_args(Pairing), "pairs")
@@ -44,8 +44,8 @@ def pair_indices(labels: Tensor, pairs: Pairing = "halves") -> tuple[Tensor, Ten
     left, right = places[:half], places[half : 2 * half]
     if pairs == "halves":
         return left, right
-    # Unlike pairs come from the batch as it is: halves of the sorted order would always show class k the same classes,
-    # and never its neighbors.
+    # Pairs of different classes come from the batch as it is: halves of the sorted order would always pair class k with
+    # the same classes, and never with its neighbors.
     order = labels.argsort(stable=True)[: 2 * half]
     return torch.cat([order[::2], left]), torch.cat([order[1::2], right])
 
@@ -121,13 +121,14 @@ class AMCLoss(_PairLoss):
     a classification loss. Features that coincide, are opposite or zero get no gradient, because none is defined.
 
     Args:
-        margin: Angle in radians beyond which unlike pairs are left alone, in (0, π]; the paper's 0.5 if not given.
-        weight: Factor; a schedule may change it. 1 if neither it nor `preset` is given.
+        margin: Angle in radians beyond which pairs of different classes are left alone, in (0, π]. Default: the
+            paper's 0.5.
+        weight: Factor; a schedule may change it. Default: that of `preset`, or 1.
         pairs: ``"halves"`` as in the paper, ``"classes"`` or ``"all"``, see `pair_indices`. The first two cost O(N·D);
             all pairs cost O(N²·D), with angles good to half the digits near 0 and π.
         reduction: ``mean`` or ``sum`` over pairs; ``none`` gives each pair.
-        preset: ``"paper"`` has the weight 0.05 (λ = 0.1 and a sum over half as many pairs as it is divided by),
-            ``"released"`` the 10 of the paper's code, 200 times as much.
+        preset: ``"paper"`` sets the weight to 0.05 (λ = 0.1, and the sum over pairs is divided by twice their number),
+            ``"released"`` to the 10 of the paper's code, 200 times as much.
         validate: Check features for NaN and infinity at every call; waits for the device.
 
     Examples:
@@ -148,7 +149,7 @@ class AMCLoss(_PairLoss):
 class EuclideanContrastiveLoss(_PairLoss):
     """Contrastive loss on the Euclidean distance of two features, the baseline of the AMC paper (Eq. 1).
 
-    Options are those of `AMCLoss`, so that both can be compared; the margin is a distance, the paper's 1 if not given.
+    Options are those of `AMCLoss`, so that both can be compared; the margin is a distance, by default the paper's 1.
     Features that coincide get no gradient. All pairs need memory for N²·D/2 numbers.
     """
 
@@ -161,7 +162,7 @@ class EuclideanContrastiveLoss(_PairLoss):
 class CenterLoss(_FeatureLoss):
     """Pulls each feature towards the center of its class (Wen et al., ECCV 2016): ``weight · ½ · mean ‖x − c_y‖²``.
 
-    Centers start at the origin and are no parameters. In training mode each call moves them after the loss is taken:
+    Centers start at the origin and are not parameters. In training mode each call moves them once the loss is computed:
     ``c_j`` by ``−rate · Σ_{y_i=j}(c_j − x_i)/(1 + n_j)``, where n_j samples of class j are in the batch. With several
     processes each moves its own centers, unless DistributedDataParallel broadcasts them as buffers of its module.
     The paper's weight for faces is 0.003. `validate` checks features and labels at every call; it waits for the device.

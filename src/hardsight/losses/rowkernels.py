@@ -1,4 +1,4 @@
-"""Kernels of single rows for large heads on a GPU: lengths, gradients at directions, and angles to the targets."""
+"""Row-wise kernels for large heads on a GPU: lengths, gradients at directions, and angles to the targets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _project_kernel(vectors, inverse, grad, width, WIDTH: tl.constexpr):
 
 @triton.jit
 def _pair(features, weight, place, row, width, stride, WIDTH: tl.constexpr):
-    """A feature and the weight of its target, in float32 as they are multiplied."""
+    """A feature and the weight of its target, multiplied in float32."""
     column = tl.arange(0, WIDTH)
     inside = column < width
     x = tl.load(features + row * width + column, mask=inside, other=0.0)
@@ -97,7 +97,7 @@ def inverse_lengths(vectors: Tensor) -> Tensor:
 
 
 def project(vectors: Tensor, inverse: Tensor, grad: Tensor) -> None:
-    """Take away, in place, the part of each gradient ``(n, D)`` along its vector: lengths do not matter."""
+    """Remove, in place, the part of each gradient ``(n, D)`` along its vector: lengths do not matter."""
     rows, width = vectors.shape
     _project_kernel[(rows,)](vectors, inverse, grad, width, WIDTH=triton.next_power_of_2(width), num_warps=4)
 

@@ -46,7 +46,7 @@ def agreement(dynamics: Dynamics, human: Any, scores: Sequence[str] = AGREEMENT_
     Args:
         dynamics: The recorded run.
         human: Human selection frequencies, as for `frequencies`.
-        scores: What is correlated with them; the others are compared with the first.
+        scores: Scores to correlate with them; the others are compared with the first.
 
     Returns:
         Rows ``epoch``, ``score``, ``n``, ``ties`` (share of pairs of samples with equal frequencies); ``spearman`` and

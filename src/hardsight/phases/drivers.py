@@ -23,7 +23,7 @@ ANGLES, NORMS, UNCLEAR = "angles", "norms", "unclear"
 
 
 class LossChange(NamedTuple):
-    """The change of the loss since a sample was last seen, and its two parts; NaN where there is none before."""
+    """The change of the loss since a sample was last seen, and its two parts; NaN if it was not seen before."""
 
     change: np.ndarray
     by_angles: np.ndarray
@@ -85,7 +85,7 @@ def loss_drivers(dynamics: Dynamics, by: Any = None) -> pa.Table:
 
     Args:
         dynamics: A recorded run with ``nll_angles`` and ``nll_norms``.
-        by: Groups, as for ``Dynamics.curves``; a single group ``all`` without.
+        by: Groups, as for ``Dynamics.curves``; by default a single group ``all``.
 
     Returns:
         Rows ``group``, ``epoch``, ``n``, ``nll``; ``change``, ``by_angles``, ``by_norms``, each a mean with

@@ -88,7 +88,7 @@ def plateau(matrix: np.ndarray, epochs: np.ndarray | None = None, *, draws: int 
 
     Args:
         matrix: ``(N, E)``, NaN where a sample was not seen, as from ``Dynamics.matrix``.
-        epochs: Their numbers, ``(E,)``; from 1 without.
+        epochs: Their numbers, ``(E,)``; by default from 1.
         draws: Number of curves drawn.
         seed: Seed of the draws.
 

@@ -5,10 +5,10 @@ says how its answer is shown. `subject` is a `Subject`: ``network`` (a `Model`, 
 `hardsight.evaluate` asks), ``predictions``, ``labels`` and ``avh`` of the samples that can be read, ``readable`` (these
 samples), ``training_output``, and ``forward``, the keywords ``device``, ``batch_size`` and ``workers``. They are
 computed when first used, once per network. Keyword-only parameters are options: `hardsight.evaluate` passes its
-arguments of the same names. All of them, with the subject, decide whether a stored answer is used again; where anything
-else does (the batches that random draws are made in), register with ``decided_by``. What only some calls ask is
-registered with ``needs``, the option that asks it, and options are checked by ``prepare``, before any network is
-opened. A new question needs its import below, nothing else::
+arguments of the same names. A stored answer is reused if the subject and all options are the same; if it depends on
+anything else (the batches that random draws are made in), register with ``decided_by``. A question that only some calls
+ask is registered with ``needs``, the option that asks it. ``prepare`` checks options before any network is opened. A
+new question needs nothing but its import below::
 
     @QUESTIONS.register("norms", title="Norms", about="How long are features?", telling=(("norm", ""),))
     def ask(subject: Subject, *, seed: int = 0) -> Answer:

@@ -46,8 +46,8 @@ class Answer:
         samples: Columns per sample, in the order of the predictions, on which two networks are compared in pairs. A
             column is named after the row whose value is its mean (``metric``, ``metric:score`` or
             ``metric:score@level``); the scores of a detector are ``score:name``.
-        notes: What must be known to read the numbers.
-        ood_samples: Columns per sample of the OOD data, ``id`` among them, named as those of `samples`.
+        notes: What a reader must know to interpret the numbers.
+        ood_samples: Columns per sample of the OOD data, ``id`` among them, named like those of `samples`.
         question: Which question it answers; the methods need it.
     """
 
@@ -70,9 +70,9 @@ class Answer:
         self, metric: str, values: np.ndarray, *, score: str = "", level: float = math.nan, better: str = "",
         rows: np.ndarray | None = None, count: int = 0,
     ) -> None:  # fmt: skip
-        """Add a column per sample and the row that is its mean, with Wilson's interval of booleans, else Student's.
+        """Add a column per sample and the row that is its mean, with Wilson's interval for booleans, else Student's.
 
-        NaN are left out. Where not all samples were looked at, `rows` are those that the values are of, among `count`.
+        NaN are left out. If only some samples were evaluated, `rows` are their rows, out of `count`.
         """
         self.number(metric, **mean_of(values), score=score, level=level, better=better)
         column = values.astype(np.float64) if values.dtype == bool else values
@@ -121,7 +121,7 @@ def row(
     low: float = math.nan,  # 95% interval over samples
     high: float = math.nan,
     n: int,  # samples
-    better: str = "",  # "higher", "lower", or "" where neither is
+    better: str = "",  # "higher", "lower", or "" if neither is
 ) -> Row:
     """One number: a metric of one score on one set at one level, with its interval over samples."""
     texts = {"question": question, "metric": metric, "score": score, "on": on, "better": better}

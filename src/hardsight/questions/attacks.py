@@ -2,7 +2,7 @@
 
 Attacks climb a loss along the sign (L∞) or the direction (L2) of its gradient, so FGSM is PGD with one step. The
 gradient of cross-entropy is exactly 0 in float32 once the margin exceeds 104, and attacks that follow it stand still.
-The margin and the DLR loss have no scale: they find the same image whatever the logits are multiplied by.
+The margin and the DLR loss are scale-free: they find the same image whatever factor the logits are multiplied by.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def attack(
     """Look for an image within ε of each given one that the network misclassifies.
 
     ε is in pixel units, so the network must take pixels: `pixel_model` moves a normalization into it. The network runs
-    in eval mode on the device of the images, and is left as it was.
+    in eval mode on the device of the images; its state is restored afterwards.
 
     Args:
         network: Pixels ``(N, …)`` → logits ``(N, C)``, or an output that holds them.
@@ -235,7 +235,7 @@ def _logits(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def _autoattack(network: nn.Module, x: Tensor, y: Tensor, norm: Norm, eps: float, seed: int, classes: int) -> Attacked:
-    """pyautoattack's standard set with as many target classes as there are; the targeted ones need four classes."""
+    """pyautoattack's standard set, with as many target classes as possible; the targeted ones need four classes."""
     names = ["apgd-ce", "apgd-t", "fab-t", "square"] if classes > 3 else ["apgd-ce", "fab", "square"]
     if not loss_gradient(network, x, y, "margin")[1].any():
         names = ["square"]  # the only one without gradients
@@ -253,7 +253,7 @@ def _autoattack(network: nn.Module, x: Tensor, y: Tensor, norm: Norm, eps: float
 
 
 def project(point: Tensor, x: Tensor, eps: float, norm: Norm) -> Tensor:
-    """The point brought back into the ε-ball around x, and then into [0, 1], which never moves it away from x.
+    """Project the point into the ε-ball around x, and then into [0, 1], which never moves it away from x.
 
     Examples:
         >>> project(torch.tensor([[0.9, 2.0]]), torch.tensor([[0.5, 0.9]]), 0.25, "inf")
@@ -265,7 +265,7 @@ def project(point: Tensor, x: Tensor, eps: float, norm: Norm) -> Tensor:
 
 
 def _unit(values: Tensor) -> Tensor:
-    """Each sample's values at length 1, or 0. The largest is divided out first: squares of small numbers vanish."""
+    """Scale each sample's values to length 1, or 0. Divides by the largest first: squares of small numbers vanish."""
     scaled = F.normalize(values.flatten(1), torch.inf, eps=torch.finfo(values.dtype).tiny)
     return F.normalize(scaled).view_as(values)
 

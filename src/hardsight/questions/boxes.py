@@ -16,7 +16,7 @@ from hardsight.errors import InputError
 from hardsight.idtables import as_arrow
 from hardsight.untrusted import Arrays, check_regular
 
-# By row of the data set: boxes x0, y0, x1, y1 or masks (height, width), of which the union counts.
+# By row of the data set: boxes x0, y0, x1, y1 or masks (height, width); their union counts.
 Regions = Mapping[int, list[np.ndarray]]
 
 _EDGES = ("x0", "y0", "x1", "y1")

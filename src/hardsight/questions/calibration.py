@@ -32,14 +32,14 @@ class Reliability(NamedTuple):
 
 
 def reliability(confidence: Any, correct: Any, bins: int = BINS, binning: Binning = "width") -> Reliability:
-    """The reliability diagram: how often samples of like confidence are right.
+    """The reliability diagram: how often samples of similar confidence are right.
 
     Args:
         confidence: ``(N,)`` in [0, 1].
         correct: ``(N,)`` true or false.
-        bins: How many.
+        bins: Number of bins.
         binning: ``"width"``: equal widths, closed on the right, ``(lo, hi]``; 0 falls into the first bin and 1 into the
-            last. ``"mass"``: bins of as equal numbers of samples as ties allow, for samples that tie share a bin.
+            last. ``"mass"``: bins of equal numbers of samples, as far as ties allow: tied samples share a bin.
 
     Examples:
         >>> bins = reliability([0.9, 0.95, 0.3], [True, False, False], bins=2)
@@ -50,7 +50,7 @@ def reliability(confidence: Any, correct: Any, bins: int = BINS, binning: Binnin
     if not isinstance(bins, int) or bins < 1:
         raise InputError(f"bins must be a whole number of 1 or more, got {bins!r}.")
     if binning == "width":
-        edges = np.arange(1, bins) / bins  # rounded once, as whoever writes 3 / 15 has it
+        edges = np.arange(1, bins) / bins  # rounded once, as 3 / 15 is
     elif binning == "mass":
         edges = np.sort(confidence)[-(-np.arange(1, bins) * len(confidence) // bins) - 1]
     else:
@@ -69,9 +69,9 @@ def ece(confidence: Any, correct: Any, bins: int = BINS, binning: Binning = "wid
     With bins of equal mass it is called adaptive. It is biased upward where bins have few samples.
 
     Args:
-        confidence: ``(N,)`` in [0, 1]; that of the predicted class.
+        confidence: ``(N,)`` confidence of the predicted class, in [0, 1].
         correct: ``(N,)`` whether the prediction is right.
-        bins: How many.
+        bins: Number of bins.
         binning: See `reliability`.
 
     Examples:
@@ -88,7 +88,7 @@ def classwise_ece(probabilities: Any, labels: Any, bins: int = BINS) -> float:
     Args:
         probabilities: ``(N, C)`` in [0, 1].
         labels: ``(N,)`` class indices.
-        bins: Of each class.
+        bins: Number of bins per class.
 
     Examples:
         >>> round(classwise_ece([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 4)  # |.9 − 1| + .8 over 2 samples
@@ -153,7 +153,7 @@ _CALIBRATED = "{group} is {how} calibrated than {baseline}", "better", "less wel
     },
 )  # fmt: skip
 def ask(subject: Subject, *, seed: int = 0) -> Answer:
-    """Calibration of softmax and of angular visual confidence, as they are and with a temperature.
+    """Calibration of softmax and of angular visual confidence, with and without a temperature.
 
     A temperature is fitted on one random half of the samples and used on the other, both ways, so that no sample is
     judged by a temperature fitted on it. AVC is at most about ``2 / C``: as a probability it is far too low; ``avc+T``
@@ -203,7 +203,7 @@ def _judge(answer: Answer, score: str, z: Tensor, y: Tensor, temperature: Tensor
         brier = others + (1 - at_label).square()
         columns.append(torch.cat([confidence, predicted == target, -log_p.gather(1, target), brier], 1))
     confidence, correct, nll, brier = torch.cat(columns).cpu().double().T.contiguous().numpy()
-    n, better = len(y), "" if score == "avc" else "lower"  # AVC is no probability to begin with
+    n, better = len(y), "" if score == "avc" else "lower"  # AVC is not a probability
     errors = {"ece": ece(confidence, correct), "ace": ece(confidence, correct, binning="mass")}
     errors["classwise_ece"] = float(gap.abs().sum(1).mean() / n)
     for metric, value in errors.items():

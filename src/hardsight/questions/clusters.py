@@ -1,7 +1,7 @@
 """Are features of one class close together? Clusters against classes, silhouettes in angle, and layouts to draw.
 
-AMC-Loss reports homogeneity, completeness and V-measure of the *predictions*, which say nothing of features. Both are
-here: ``kmeans`` of the features' directions, and ``predictions``.
+AMC-Loss reports homogeneity, completeness and V-measure of the *predictions*, which say nothing about features. Both
+are here: ``kmeans`` of the features' directions, and ``predictions``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hardsight.errors import InputError
 from hardsight.questions.answers import Answer
 from hardsight.questions.subject import QUESTIONS, Metric, Subject
 
-# Samples whose angles to all others are looked at, those that are drawn, and numbers that are kept of each.
+# Samples in the silhouette, samples in the layout, and the most numbers per sample in the layout.
 _ANGLES, _DRAWN, _WIDTH = 2000, 1000, 30
-# Beyond so many samples k-means sees a part of them at a time.
+# Beyond this many samples, k-means works on a part of them at a time.
 _AT_ONCE = 10_000
 
 
 class ClusterMetrics(NamedTuple):
-    """How far a division into clusters agrees with one into classes, each in [0, 1]."""
+    """How well clusters agree with classes, each in [0, 1]."""
 
     homogeneity: float
     completeness: float
@@ -52,7 +52,7 @@ def cluster_metrics(labels: np.ndarray, assignments: np.ndarray) -> ClusterMetri
 
 
 def angular_silhouette(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Silhouette of each sample with the angle for distance: near 1 deep in its class, below 0 nearer to another.
+    """Silhouette of each sample by angle: near 1 deep inside its class, below 0 if closer to another.
 
     Every sample is compared with every other: give it a few thousand features ``(N, D)``.
 
@@ -109,10 +109,10 @@ _TOGETHER = "{group} clusters the samples of a class {how} than {baseline}", "be
     },
 )
 def ask(subject: Subject, *, seed: int = 0) -> Answer:
-    """How far k-means of the features, and the predictions, divide the samples as the labels do; silhouettes in angle.
+    """How well k-means of the features, and the predictions, agree with the labels; silhouettes by angle.
 
-    The seed is that of k-means and of the samples that are drawn where all would take too long. The column ``features``
-    ``(N, K)`` is for `layout`: the features, or of many K ≤ 30 numbers with their norms and nearly their angles.
+    The seed is for k-means, and for drawing samples if all would take too long. The column ``features`` ``(N, K)`` is
+    for `layout`: the features, or, if these are wide, K ≤ 30 numbers with their norms and nearly their angles.
     """
     predictions, labels, answer = subject.predictions, np.asarray(subject.labels), Answer(question="clusters")
     features, classes = predictions.features, len(np.unique(labels))
@@ -146,13 +146,13 @@ def ask(subject: Subject, *, seed: int = 0) -> Answer:
 
 
 def layout(features: np.ndarray, how: Literal["tsne", "sphere", "plane"] = "tsne", *, seed: int = 0) -> np.ndarray:
-    """Places ``(N, 2)`` or ``(N, 3)`` to draw features at.
+    """Coordinates ``(N, 2)`` or ``(N, 3)`` to draw features at.
 
     Args:
         features: ``(N, D)``; for t-SNE of 10,000 samples allow a minute.
         how: ``"tsne"`` of the features' directions; ``"sphere"``: directions of features of two or three numbers;
             ``"plane"``: features of two numbers as they are.
-        seed: Of t-SNE.
+        seed: Seed of t-SNE.
 
     Examples:
         >>> layout(np.array([[0.0, 4.0]]), "sphere").tolist()
@@ -188,7 +188,7 @@ def _unit(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _narrowed(features: np.ndarray, seed: int) -> np.ndarray:
-    """Vectors of a few numbers with the same lengths and, as nearly as there can be, the same angles between them."""
+    """Vectors of a few numbers with the same lengths and, as nearly as possible, the same angles between them."""
     if features.shape[1] <= _WIDTH:
         return features
     directions, lengths = _unit(features)

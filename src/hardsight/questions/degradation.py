@@ -64,7 +64,7 @@ _BY_LEVEL = "Means over the images; the clean ones are at the first level."
 def ask(subject: Subject, *, degradations: str = "noise", levels: Sequence[float] = (), gray: bool = False) -> Answer:
     """A network at the levels of one degradation, which acts on raw pixels, before its preprocessing.
 
-    Rows and curves are means by level; ``level_spearman`` and ``level_follows`` are what `follows_level` says.
+    Rows and curves are means by level; ``level_spearman`` and ``level_follows`` come from `follows_level`.
     """
     answer, ids = Answer(question="degradation"), subject.predictions.ids
     tables = []
@@ -142,9 +142,9 @@ def evaluate_degraded(
         data: A data set or its name, as for `score`.
         degradations: Names from `DEGRADATIONS`.
         levels: Levels of one degradation, instead of the defaults; in Python also by name. The clean level comes first.
-        out: Run folder: each level is written to ``out/degraded/NAME=LEVEL/``, and read where it is there already.
+        out: Run folder: each level is written to ``out/degraded/NAME=LEVEL/``, and read from there if it exists.
         gray: Remove color first, also at the clean level, as Geirhos et al. did.
-        preprocess: Replaces the model's own; a network that came without any needs one, or ``"raw"``.
+        preprocess: Replaces the model's own; a network without preprocessing needs one, or ``"raw"``.
         columns: Which columns of the data hold image, label and id.
         overwrite: Delete levels of another network or data set in `out`.
         **options: Other options of `score`: head, scores, use_bias, batch_size, workers, device, progress, shard,
@@ -153,7 +153,7 @@ def evaluate_degraded(
     Returns:
         One row per degradation, level and sample: ``degradation``, ``level``, ``id``, ``label``, ``pred``, ``correct``
         and one column per score. Without labels there is no ``correct``, and scores are taken at the predicted class.
-        Of several processes (`shard`), the rows that are safe so far: `read_degraded` has all when the last is done.
+        With several processes (`shard`), the rows committed so far: `read_degraded` has all when the last one is done.
     """
     chosen = chosen_levels(degradations, levels)
     model = load_model(model) if isinstance(model, str) else model
@@ -163,14 +163,14 @@ def evaluate_degraded(
         source = (network_identity(uncompiled(classifier.module)).key, samples.origin, gray)
         if other := [folder for folder, *_, stored in _stored_levels(Path(out) / DEGRADED) if stored != source]:
             raise ExistingPathError(
-                f"RUN: {other[0]} holds images of another network or data set, or the one is gray and the other in "
-                "color; --overwrite what is there, or evaluate another run."
+                f"RUN: {other[0]} holds images of another network or data set, or one is gray and the other in "
+                "color; replace them with --overwrite, or evaluate another run."
             )
     tables = []
     for name, level in ((name, level) for name, levels in chosen.items() for level in levels):
         place = None if out is None else Path(out) / DEGRADED / f"{name}={level:g}"
         with warnings.catch_warnings():
-            if level != DEGRADATIONS[name].clean:  # the clean level has warned; of degraded images it means less
+            if level != DEGRADATIONS[name].clean:  # the clean level has warned; for degraded images it means less
                 warnings.simplefilter("ignore", UserWarning)
             degraded = _degraded(samples, classifier, name, level, gray)
             options |= {"preprocess": preprocess, "overwrite": overwrite, "vectors": False}
@@ -195,7 +195,7 @@ def _scored_rows(table: SampleTable, name: str, level: float) -> pa.Table:
 def read_degraded(run: str | Path) -> pa.Table:
     """The rows that `evaluate_degraded` wrote into a run, in order; scores that some level lacks are left out.
 
-    Of a training, those of its test samples, or else of its training samples.
+    For a training run, the rows of its test samples, or else of its training samples.
     """
     places = [Path(run, *inside, DEGRADED) for inside in ((), ("test",), ("train",))]
     stored = list(_stored_levels(next((place for place in places if place.is_dir()), places[0])))

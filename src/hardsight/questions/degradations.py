@@ -1,7 +1,7 @@
 """Images made harder by degrees, the AVH paper's second measure of hardness (Definition 4).
 
-Each degradation has a clean level, at which an image comes back bit for bit, and levels that people find harder and
-harder. The paper has contrast and additive uniform noise, after Geirhos et al. (2018); the others are more of the same.
+Each degradation has a clean level, at which an image comes back bit for bit, and levels that people find increasingly
+hard. The paper uses contrast and additive uniform noise, after Geirhos et al. (2018); the others follow the same idea.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def sample_keys(name: str, ids: Sequence[Any], device: torch.device | None = None) -> Tensor:
-    """A key ``(N, 2)`` for each sample, from its id and what the numbers are for.
+    """A key ``(N, 2)`` for each sample, from its id and the purpose of its random numbers.
 
     Examples:
         >>> first, again, other = sample_keys("noise", ["test:0", "test:0", "test:1"])
@@ -50,7 +50,7 @@ def threefry(keys: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
     """Two random words of 32 bits for each key ``(N, 2)`` and counter ``(M,)``: both ``(N, M)``, int64.
 
     Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) is exact wherever
-    torch runs; torch's generators give other numbers on a GPU than on a CPU, and other numbers for other batches.
+    torch runs; torch's generators give different numbers on a GPU and a CPU, and in different batches.
 
     Examples:
         >>> [f"{int(word):08x}" for word in threefry(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([0]))]
@@ -82,10 +82,10 @@ class Degradation:
 
     Attributes:
         name: Its name.
-        function: ``(images, level, keys) → images``; keys ``(N, 2)`` seed what is random, where anything is.
+        function: ``(images, level, keys) → images``; keys ``(N, 2)`` seed anything random.
         levels: Default levels: the clean one, at which nothing changes, then harder and harder ones.
         range: Lowest and highest level.
-        random: Whether it draws anything, so that ids must be given.
+        random: Whether it is random, so that ids are required.
     """
 
     name: str
@@ -143,7 +143,7 @@ def _blur(images: Tensor, level: float, keys: Tensor) -> Tensor:
     """Gaussian blur; the level is its standard deviation as a share of the shorter side."""
     side = min(images.shape[-2:])
     reach = min(math.ceil(3 * level * side), side - 1)  # a mirror shows no more than the image
-    for size in ([2 * reach + 1, 1], [1, 2 * reach + 1]):  # one direction at a time: a wide blur at once takes seconds
+    for size in ([2 * reach + 1, 1], [1, 2 * reach + 1]):  # one direction at a time: a wide 2D blur takes seconds
         images = _torchvision().gaussian_blur(images, size, [level * side] * 2)
     return images.clamp(0, 1)
 
@@ -156,10 +156,10 @@ def _brightness(images: Tensor, level: float, keys: Tensor) -> Tensor:
 
 @DEGRADATIONS.register("jpeg", levels=(100, 30, 15, 10, 5), range=(1, 100))
 def _jpeg(images: Tensor, level: float, keys: Tensor) -> Tensor:
-    """JPEG compression by Pillow, on the CPU; the level is its quality, 100 the image as it is."""
+    """JPEG compression by Pillow, on the CPU; the level is its quality, 100 leaves the image unchanged."""
     pixels = (images * 255).round().to("cpu", torch.uint8).permute(0, 2, 3, 1).numpy()
     compressed = np.stack([_compress(image, int(level)) for image in pixels])
-    # A GPU divides by a number through its reciprocal, which rounds otherwise.
+    # A GPU divides by a number through its reciprocal, which rounds differently.
     return (torch.from_numpy(compressed).permute(0, 3, 1, 2).to(images.dtype) / 255).to(images.device)
 
 
@@ -174,7 +174,7 @@ def _compress(image: np.ndarray, quality: int) -> np.ndarray:
 
 @DEGRADATIONS.register("resolution", levels=(1.0, 0.75, 0.5, 0.35, 0.25))
 def _resolution(images: Tensor, level: float, keys: Tensor) -> Tensor:
-    """Fewer pixels, scaled back to as many; the level is the share of the pixels per side that stays."""
+    """Fewer pixels, scaled back to the original size; the level is the share of the pixels per side that stays."""
     size = list(images.shape[-2:])
     fewer = [max(1, round(level * side)) for side in size]
     resize = _torchvision().resize
@@ -203,8 +203,8 @@ def _torchvision() -> Any:
 def degrade(images: Tensor, name: str, level: float, ids: Sequence[Any] | None = None, gray: bool = False) -> Tensor:
     """Images made harder.
 
-    What is random depends on the id and the degradation alone: it is the same on CPU and GPU, in any batch and order,
-    and for every level, which only makes more of it. Contrast, noise, brightness and occlusion give the same bits on
+    Randomness depends on the id and the degradation alone: it is the same on CPU and GPU, in any batch and order, and
+    at every level, which only amplifies it. Contrast, noise, brightness and occlusion give the same bits on
     every device; blur and resolution the same up to rounding. JPEG is computed on the CPU.
 
     Args:
@@ -270,7 +270,7 @@ def chosen_levels(
 
 
 class DegradedSamples(View):
-    """A data set whose images are degraded when they are loaded, before any preprocessing; ids and labels stay.
+    """A data set with images degraded as they are loaded, before any preprocessing; ids and labels stay the same.
 
     With `rounded`, images have 8 bits, for preprocessing that takes nothing finer.
     """
@@ -307,15 +307,15 @@ class DegradedSamples(View):
 
 
 def at_every_level(data: Any, name: str, levels: Sequence[float] | None = None, *, gray: bool = False) -> ArraySamples:
-    """A data set of arrays once for every level of a degradation: what to record while a network trains (Fig. 11, 12).
+    """A data set of arrays repeated at every level of a degradation, to record while a network trains (Fig. 11, 12).
 
     Given to `train` as its test data, every level is recorded in every epoch; ``hardsight figure degradation
     RUN/test`` then draws the epochs of each level.
 
     Args:
         data: ``FILE.npz:test``, ``digits``, or other images in memory.
-        name: Which degradation.
-        levels: Which levels, if not the defaults.
+        name: Name of the degradation.
+        levels: Levels, instead of the defaults.
         gray: Remove color first.
 
     Returns:

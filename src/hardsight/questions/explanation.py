@@ -29,7 +29,7 @@ _PROBABILITY = "probability of the class", "%", 0, 1
 
 def _prepare(options: Mapping[str, Any], samples: Samples) -> list[dict[str, Any]]:
     if options["boxes"] is not None:
-        read_boxes(options["boxes"], samples)  # a mistake in them should not wait for the attacks
+        read_boxes(options["boxes"], samples)  # report a mistake in them before the attacks run
     return [{}]
 
 
@@ -68,7 +68,7 @@ def _content(subject: Subject, options: Mapping[str, Any]) -> str | None:
 def ask(subject: Subject, *, boxes: Any = None, limit: int = 500, seed: int = 0) -> Answer:
     """Maps of the predicted classes in numbers: compactness, insertion and deletion, infidelity, mass inside boxes.
 
-    Each image takes some 37 forward passes, hence the limit. A seed draws the same samples for every network, so that
+    Each image takes about 37 forward passes, hence the limit. A seed draws the same samples for every network, so that
     networks are compared in pairs.
 
     Args:

@@ -1,7 +1,7 @@
 """Class activation maps: which positions of an image speak for a class.
 
 The layer is found by running the network once. In convolutional networks, ConvNeXt and Swin it is the last output that
-still has positions. In a vision transformer only the class token continues behind the last block, so maps taken there
+still has positions. In a vision transformer only the class token is used after the last block, so maps taken there
 are zero; `RECIPES` name the norm before the last attention, through which every patch still reaches the output.
 
 AMC-Loss's released code differs: its map begins at 1 everywhere, so that nothing but strong counter-evidence is dark;
@@ -74,13 +74,13 @@ def cam(
     The channels of the last feature map are weighted by the mean gradient of the class's logit and summed; negative
     values become 0, and the largest 1. Where a linear layer follows the mean over positions, this is CAM.
 
-    The network runs in eval mode where it is, and is left as it was: modes, hooks, gradients and flags.
+    The network runs in eval mode on its own device; its modes, hooks, gradients and flags are restored.
 
     Args:
         model: A convolutional network or a vision transformer (`RECIPES`).
         images: ``(N, C, H, W)``, as the network takes them.
         classes: ``(N,)`` class indices to explain; the predicted ones by default.
-        layer: Path of the layer to explain at; the last one that still has positions by default.
+        layer: Path of the layer to explain; by default the last one that still has positions.
 
     Returns:
         ``(N, h, w)`` float32 in [0, 1], on the grid of that layer. A map is all 0 where nothing speaks for the class.
@@ -115,7 +115,7 @@ def explain(network: nn.Module, layer: Layer, images: Tensor, classes: Any = Non
     outputs: list[Tensor] = []
 
     def detach(path: str, call: int, output: Any) -> Tensor | None:
-        """Begin the graph at the layer: what comes before costs neither memory nor time."""
+        """Start the graph at the layer: what comes before costs neither memory nor time."""
         if call != layer.call:
             return None
         outputs.append(output.detach().requires_grad_())
@@ -152,7 +152,7 @@ def _class_indices(classes: Any, logits: Tensor) -> Tensor:
 
 
 def resize_maps(maps: Tensor, size: Sequence[int]) -> Tensor:
-    """Maps ``(N, h, w)`` at the size of the image, bilinear.
+    """Resize maps ``(N, h, w)`` to the size of the image, bilinearly.
 
     Examples:
         >>> resize_maps(torch.tensor([[[0.0, 1.0]]]), (1, 4))
@@ -162,7 +162,7 @@ def resize_maps(maps: Tensor, size: Sequence[int]) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The layer to explain at.
+# The layer to explain.
 
 
 def find_layer(network: nn.Module, images: Tensor, path: str | None = None) -> Layer:
@@ -199,7 +199,7 @@ def _has_positions(layer: Layer, value: Tensor) -> bool:
 
 
 def _last(modules: Mapping[str, nn.Module], outputs: Sequence[tuple[Layer, Tensor]]) -> tuple[Layer, Tensor]:
-    """The last output that has positions; in a network of tokens, that of a recipe."""
+    """The last output that has positions; in a network of tokens, the one that a recipe names."""
     pools = tuple(f"{path}." for path, module in modules.items() if "Pool" in type(module).__name__)
     pooled = {value.data_ptr() for layer, value in outputs if f"{layer.path}.".startswith(pools)}
     for layer, value in reversed(outputs):

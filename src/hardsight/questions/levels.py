@@ -1,4 +1,4 @@
-"""Scores of degraded images by level: means, how closely a score follows the level, and people beside them."""
+"""Scores of degraded images by level: means, how closely a score follows the level, and people for comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hardsight.questions.answers import mean_of
 from hardsight.questions.degradations import DEGRADATIONS
 from hardsight.stats import FEW, share_interval, wilson
 
-# What is shown by default, as far as it is there: accuracy, the AVH paper's values and the bare angle.
+# Shown by default where available: accuracy, the AVH paper's values and the bare angle.
 VALUES = ("correct", "avh", "angle", "confidence", "norm")
 _MEANS = pa.schema(
     [("degradation", pa.string()), ("level", pa.float64()), ("value", pa.string()), ("n", pa.int64())]
@@ -71,8 +71,8 @@ def mean_by_level(rows: pa.Table, values: Sequence[str] | None = None) -> pa.Tab
 def follows_level(rows: pa.Table, values: Sequence[str] | None = None) -> pa.Table:
     """How closely a score follows the level of a degradation: over all images, and image by image.
 
-    The levels of one image are not independent, so the interval is that of the images: what all levels of an image add
-    to the correlation is summed before its spread is taken.
+    The levels of one image are not independent, so the interval treats images as the independent units: the
+    contributions of all levels of an image to the correlation are summed before their spread is taken.
 
     Args:
         rows: What `evaluate_degraded` returned, two levels or more of each degradation.
@@ -125,7 +125,7 @@ def _by_degradation(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def level_summary(rows: pa.Table, people: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
-    """Means by level and how closely scores follow it, as values and as lines for a terminal; people beside them."""
+    """Means by level and how closely scores follow it, as values and as lines for a terminal, next to people."""
     classes = int((rows.schema.metadata or {}).get(b"classes", 1))
     means, follows, lines = mean_by_level(rows).to_pylist(), [], []
     for name, of_name in _by_degradation(rows):
@@ -163,11 +163,11 @@ def human_accuracy(file: str | Path) -> pa.Table:
 
     Args:
         file: Trial table (CSV, also .gz) with the columns object_response, category and condition: ``c30`` is a
-            contrast of 0.3, ``0.10`` a noise of 0.1. A column experiment tells tables of several experiments apart.
+            contrast of 0.3, ``0.10`` a noise of 0.1. A column experiment distinguishes several experiments.
 
     Returns:
         Rows ``degradation``, ``level``, ``n`` (trials), ``mean`` (share that is right), ``low``, ``high`` (Wilson's
-        95% interval, as if all trials were of different people).
+        95% interval, as if every trial came from a different person).
     """
     trials = read_trials(file, ("object_response", "category", "condition"))
     condition = trials["condition"]

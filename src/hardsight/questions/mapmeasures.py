@@ -156,6 +156,6 @@ def blur(images: Tensor) -> Tensor:
     from torchvision.transforms.v2.functional import gaussian_blur
 
     sigma = min(images.shape[2:]) / 8
-    # The border is mirrored, and has no more to mirror than the image.
+    # The mirrored border cannot be wider than the image.
     size = [2 * min(math.ceil(3 * sigma), n - 1) + 1 for n in (images.shape[3], images.shape[2])]
     return gaussian_blur(images, size, [sigma, sigma])

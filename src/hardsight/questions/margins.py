@@ -24,8 +24,8 @@ def logit_margin(logits: Any, labels: Any, *, released: bool = False) -> np.ndar
     Args:
         logits: ``(N, C)``.
         labels: ``(N,)`` class indices.
-        released: As the Encouraging Loss's released code has it: the target is masked with 0 instead of −∞, so the
-            largest other logit counts as 0 where all are negative. For reproducing its Figures 1 and 6, nothing else.
+        released: Follow the Encouraging Loss's released code: the target is masked with 0 instead of −∞, so the
+            largest other logit counts as 0 where all are negative. Only for reproducing its Figures 1 and 6.
 
     Examples:
         >>> logit_margin([[3.0, 1.0], [2.0, -1.0]], [0, 0]).tolist()
@@ -43,7 +43,7 @@ def logit_margin(logits: Any, labels: Any, *, released: bool = False) -> np.ndar
 
 
 def energy_by_class(logits: Any, labels: Any) -> np.ndarray:
-    """Mean conditional energy of every class over the samples of each, sorted: ``(C, C)`` float64.
+    """Mean conditional energy of every class over the samples of each class, sorted: ``(C, C)`` float64.
 
     Row k belongs to the samples of class k: first the energy ``−z_k`` of that class, then those of the others,
     ascending; NaN without samples. A sharp energy is one whose first entry lies far below the rest.
@@ -64,7 +64,7 @@ def energy_by_class(logits: Any, labels: Any) -> np.ndarray:
 
 
 def _by_class(z: Tensor, y: Tensor) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of `energy_by_class`, some classes that have samples at a time: all of very many would fill the memory."""
+    """Rows of `energy_by_class`, a few non-empty classes at a time: with very many, all would fill the memory."""
     rows, order = _rows(z), y.argsort(stable=True)
     present, counts = y.unique(return_counts=True)
     members = order.split([int(part.sum()) for part in counts.split(rows)])
@@ -140,7 +140,7 @@ def ask(subject: Subject) -> Answer:
     if released := (logit_margin(z, y, released=True) < margins).mean():
         answer.note(
             "released margin",
-            f"All other logits are negative in {percent(released)} of the samples: there the margin as the Encouraging "
-            "Loss's released code computes it is too small, and the one given here is not.",
+            f"All other logits are negative in {percent(released)} of the samples: there the Encouraging Loss's "
+            "released code computes too small a margin, unlike the one given here.",
         )
     return answer

@@ -1,6 +1,6 @@
 """Whether accuracy under attack can be believed: gradient masking makes attacks fail, which looks like robustness.
 
-Each check compares what attacks leave right with what they must leave if gradients point the right way (Athalye,
+Each check compares the accuracy that attacks leave with what they must leave if gradients point the right way (Athalye,
 Carlini and Wagner, 2018; Carlini et al., 2019). A difference counts if it exceeds a few points and chance: McNemar's
 exact test over the same samples, one-sided, at 0.001.
 """
@@ -126,7 +126,7 @@ def check_masking(
 
 
 def _largest(pairs: Iterable[tuple[np.ndarray, np.ndarray, str]], least: float) -> str:
-    """The sentence of the pair of which the first is right more often by the most; empty if none is beyond chance."""
+    """The sentence of the pair whose first is right more often by the most; empty if no difference exceeds chance."""
     gaps = []
     for values, reference, sentence in pairs:
         gained, lost = int((values & ~reference).sum()), int((reference & ~values).sum())

@@ -1,4 +1,4 @@
-"""Out-of-distribution detection: which samples are like the training data, and how well a score tells.
+"""Out-of-distribution detection: which samples are like the training data, and how well a score tells them apart.
 
 Every score here is **higher for what is more like the training data**; in-distribution samples are the positive class.
 """
@@ -35,7 +35,7 @@ _TIED = 0.01
 
 
 class Training(NamedTuple):
-    """What a network gives for its training data: features ``(N, D)``, logits ``(N, C)`` and labels ``(N,)``."""
+    """A network's outputs for its training data: features ``(N, D)``, logits ``(N, C)`` and labels ``(N,)``."""
 
     features: Any
     logits: Any
@@ -49,8 +49,8 @@ class Detector:
     Attributes:
         name: Its name in `DETECTORS`.
         needs: ``logits``; ``features``: also features and the class weights; ``training``: also `Training`.
-        function: Of a `hardsight.scores.Reading` at the predicted class; of those fitted on training data,
-            ``(features, logits, weight, bias, training) → scores``, float64 tensors. Higher is more in-distribution.
+        function: Takes a `hardsight.scores.Reading` at the predicted class; if fitted on training data,
+            ``(features, logits, weight, bias, training)``. Returns float64 tensors; higher is more in-distribution.
         summary: What it is, in one line.
         reference: Where it comes from.
     """
@@ -159,8 +159,8 @@ def ood_scores(
         features: ``(N, D)`` input of the last linear layer.
         weight: ``(C, D)`` of that layer.
         names: In `DETECTORS`; None takes all that can be computed.
-        bias: ``(C,)`` of that layer, for ``vim``; None: it has none.
-        training: What the network gives for its training data; never use test data here.
+        bias: ``(C,)`` of that layer, for ``vim``; None if it has none.
+        training: The network's outputs for its training data; never use test data here.
 
     Examples:
         >>> {name: values.round(3).tolist() for name, values in ood_scores([[2.0, 0.0], [0.1, 0.0]]).items()}
@@ -203,7 +203,7 @@ def _float64(values: Any) -> Tensor:
 
 
 def _read(logits: Tensor) -> Reading:
-    """What logits alone say at the predicted class; sums are relative to the runner-up, which keeps digits of 1 − p."""
+    """A `Reading` from logits alone; sums are relative to the runner-up, which keeps the digits of 1 − p."""
     parts = []
     for z in logits.split(max(1, _NUMBERS // logits.shape[1])):
         logit, target = z.max(1)
@@ -212,7 +212,7 @@ def _read(logits: Tensor) -> Reading:
         exp_sum = others.sub_(other[:, None]).exp_().sum(1)
         parts.append((target, logit.double(), other.double(), exp_sum.double()))
     target, logit, other, exp_sum = map(torch.cat, zip(*parts, strict=True))
-    nan, nobody = torch.full_like(logit, torch.nan), torch.full_like(target, -1)  # nothing here asks who comes second
+    nan, nobody = torch.full_like(logit, torch.nan), torch.full_like(target, -1)  # the runner-up is not used here
     return Reading(logits.shape[1], target, nan, nan, nan, nan, logit, other, nobody, exp_sum, nan, nan)
 
 
@@ -282,7 +282,7 @@ class OODData(NamedTuple):
 
 
 def open_ood(ood: Any, inside: Samples) -> list[OODData]:
-    """OOD data sets, each what `hardsight.open_data` takes or ``(name, data)``, in the form of `inside`."""
+    """Open OOD data sets, each what `hardsight.open_data` takes or ``(name, data)``, in the form of `inside`."""
     opened: list[OODData] = []
     for data in [ood] if isinstance(ood, (str, Path)) else ood:
         name, data = data if isinstance(data, tuple) else (None, data)
@@ -294,7 +294,7 @@ def open_ood(ood: Any, inside: Samples) -> list[OODData]:
         except (InputError, MissingPathError) as error:
             raise type(error)(f"ood: {str(error).removeprefix('DATA: ')}") from None
         if opened[-1].name in [other.name for other in opened[:-1]]:
-            raise InputError(f"ood: {opened[-1].name!r} is there twice; give each data set a name: (name, data).")
+            raise InputError(f"ood: {opened[-1].name!r} is given twice; give each data set a name: (name, data).")
     return opened
 
 
@@ -379,7 +379,7 @@ def ask(subject: Subject, *, ood: OODData, detectors: Sequence[str] | None = Non
 
     Detectors that are fitted on training data need `Subject.training`.
     """
-    # A preprocessing brings images of any size to what the network takes.
+    # The preprocessing resizes images of any size for the network.
     outside = subject.predict(ood.resized if subject.network.transform is None else ood.samples)
     names = _chosen(detectors)
     training = subject.training_output if any(DETECTORS[name].needs == "training" for name in names) else None
@@ -415,7 +415,7 @@ def _add_curves(answer: Answer, inside: np.ndarray, outside: np.ndarray, name: s
 
     scores = np.concatenate([inside, outside])
     low, high = scores.min(), scores.max()
-    if high - low < 1e-12 * max(abs(low), abs(high)):  # too near one another for bars between
+    if high - low < 1e-12 * max(abs(low), abs(high)):  # too close together for bars between
         low, high = low - 0.5, high + 0.5
     edges = np.histogram_bin_edges(scores, _BARS, (low, high))
     for curve, values in (("inside", inside), ("outside", outside)):

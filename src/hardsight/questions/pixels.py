@@ -53,7 +53,7 @@ def pixel_model(model: Model) -> PixelModel:
 
 
 def _split(transform: Any) -> tuple[Callable[[Any], Any] | None, Any, Any]:
-    """The preprocessing without a normalization at its end, and that one's mean and std; None if there is none."""
+    """The preprocessing without its final normalization, and the mean and std of that; None if it has none."""
     sequential = isinstance(transform, nn.Sequential)
     *rest, last = transform if sequential else getattr(transform, "transforms", None) or [transform]
     if type(last).__name__ == "Normalize":
@@ -73,7 +73,7 @@ def _split(transform: Any) -> tuple[Callable[[Any], Any] | None, Any, Any]:
 
 
 def check_pixels(x: Any, name: str = "x", least: int = 4) -> None:
-    """Refuse anything but a batch of pixels in [0, 1], of so many dimensions or more."""
+    """Refuse anything but a batch of pixels in [0, 1], with `least` dimensions or more."""
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < least or not x.numel():
         got = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise InputError(

@@ -32,7 +32,7 @@ _EPS = {
     "inf": ((0.05, 0.1, 0.2, 0.3), (1 / 255, 2 / 255, 4 / 255, 8 / 255)),
     "2": ((0.5, 1.0, 2.0, 3.0), (0.125, 0.25, 0.5, 1.0)),
 }
-# By norm: the attack without a scale that the others are checked against, and the name of the worst of all attacks.
+# By norm: the scale-free attack that the others are checked against, and the name of the worst of all attacks.
 _SCALELESS = {"inf": "pgd-margin", "2": "pgd-margin-l2"}
 _WORST = {"inf": "worst", "2": "worst-l2"}
 # Bins of hardness; samples whose path is followed; its first step in units of ε, so that 20 steps are as long as ε.
@@ -207,10 +207,10 @@ def _add_notes(answer: Answer, results: dict[str, _ByEps], labels: np.ndarray, n
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The attacks, batch by batch. Results are by kind, attack (or "clean", or a loss) and ε:
-#   scores    (N, 4) `_SCORES` at the label and whether the network is fooled, for clean images and the scaleless attack
+#   scores    (N, 4) `_SCORES` at the label and whether the network is fooled, of clean images and the scale-free attack
 #   right     (N,) whether the network is right all along the attack; survived: along its first path; end: at its end
 #   reached   (N,) as survived, at an ε that allows any image, for attacks of several steps
-#   path      (M, steps + 1, 4) scores along the scaleless attack at the largest ε, for the first M right samples
+#   path      (M, steps + 1, 4) scores along the scale-free attack at the largest ε, for the first M right samples
 #   pred, unsteady, flat  (N,) of clean images: the class, whether a second pass differs, whether a gradient is 0
 
 

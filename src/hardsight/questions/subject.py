@@ -35,7 +35,7 @@ class Opinion(NamedTuple):
 
 @dataclass(eq=False)
 class Subject:
-    """A network to evaluate, for those who have networks and no runs.
+    """A network to evaluate that has no run folder.
 
     Attributes:
         name: What to call it; no two may have the same name.
@@ -84,7 +84,7 @@ class Subject:
 
     @cached_property
     def data(self) -> Samples:
-        """The samples, with labels as the network counts its classes."""
+        """The samples, with labels in the network's class order."""
         return self._labeled(open_data(self.samples))
 
     def _labeled(self, samples: Samples) -> Samples:
@@ -98,7 +98,7 @@ class Subject:
 
     @property
     def batches(self) -> list[Any]:
-        """What random draws depend on that are made batch by batch."""
+        """What random draws made batch by batch depend on."""
         return [self.forward.get("batch_size"), find_device(self.forward.get("device")).type]
 
     def source(self, model: Model | None = None) -> Source:
@@ -128,18 +128,18 @@ class Subject:
 
     @cached_property
     def opinion(self) -> Opinion:
-        """What an ensemble needs of it."""
+        """What an ensemble needs from it."""
         return Opinion(self.predictions.ids, self.predictions.probabilities, self.avh, self.labels)
 
     @cached_property
     def readable(self) -> Samples:
-        """The samples that the predictions are of."""
+        """The samples that have predictions."""
         rows = self.predictions.rows
         return self.data if len(rows) == len(self.data) else View(self.data, rows)
 
     @cached_property
     def training_data(self) -> Samples:
-        """The training data, refused where they are unknown."""
+        """The training data; an error if they are unknown."""
         if self.training is None:
             raise InputError(
                 "detectors: it is unknown what the network was trained on; evaluate a run of hardsight train that "

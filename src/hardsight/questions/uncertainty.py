@@ -35,14 +35,14 @@ def dropout_predictions(
 ) -> np.ndarray:
     """Probabilities ``(T, N, C)`` of several passes with dropout on and all else in eval mode, float32.
 
-    Dropout that is no layer (a function inside attention, say) stays off, and so does stochastic depth. The network is
-    left as it was.
+    Dropout that is not a layer (a function inside attention, say) stays off, and so does stochastic depth. The
+    network's state is restored.
 
     Args:
         model: The network with its preprocessing; it must have a dropout layer.
         samples: The data set.
-        passes: T.
-        seed: Of what is dropped.
+        passes: Number of passes, T.
+        seed: Seed of the dropout masks.
         batch_size: Samples at a time; what is dropped depends on it.
         device: cpu, cuda, cuda:1, mps; the first GPU if there is one.
         workers: Loader processes, for data that are not arrays.
@@ -75,7 +75,7 @@ def dropout_predictions(
 
 @contextmanager
 def _dropping(layers: list[_DropoutNd]) -> Iterator[set[int]]:
-    """Dropout on at each layer's own forward, whoever has put the network into eval mode; the layers reached."""
+    """Keep dropout on in each layer's own forward, even in eval mode; yields the layers reached."""
     reached: set[int] = set()
     modes = {layer: layer.training for layer in layers}
 
@@ -100,7 +100,7 @@ def uncertainty_answer(probabilities: Any, avh: Any, labels: Any, source: str) -
         probabilities: ``(T, N, C)``: T predictions for N samples.
         avh: ``(N,)``.
         labels: ``(N,)`` class indices.
-        source: ``dropout`` or ``ensemble``: scores begin with it.
+        source: ``dropout`` or ``ensemble``: the prefix of the score names.
     """
     p = check_predictions(probabilities)
     y = check_labels(labels, p.shape[1], p.shape[2]).numpy()

@@ -19,7 +19,7 @@ from hardsight.stores import StorePath, map_paths
 # The name of a file or folder until it is whole; a kill leaves it behind.
 TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{8}\.tmp")
 
-# What every page says of itself, and what pages said before they did.
+# What marks a page as ours: the generator tag, or the title of a page from before pages had that tag.
 _PAGE = re.compile(rb'<meta name="generator" content="hardsight">| \xc2\xb7 (hardness report|comparison)</title>')
 
 
@@ -29,9 +29,9 @@ def temporary_name(target: Path) -> Path:
 
 
 def write_whole(path: Path, writer: Callable[[Path], object]) -> None:
-    """Write beside, flush to disk, rename: the name appears only when the content is there. Makes the folder.
+    """Write a temporary file, flush to disk, rename: the name appears only with complete content. Creates the folder.
 
-    An object on a store appears when its upload is whole.
+    An object on a store appears when its upload is complete.
     """
     if isinstance(path, StorePath):
         path.write(writer)
@@ -102,7 +102,7 @@ def disk_errors(path: Path, argument: str = "RUN") -> Iterator[None]:
 def check_replaceable(target: Path, ours: Callable[[Path], bool], argument: str = "out") -> None:
     """Refuse to write over a file that hardsight did not write."""
     if (target.exists() or target.is_symlink()) and not (target.is_file() and ours(target)):
-        why = "is there already and not written by hardsight; name another file"
+        why = "already exists and was not written by hardsight; name another file"
         raise ExistingPathError(f"{argument}: {target} {why}.")
 
 

@@ -30,11 +30,11 @@ from hardsight.untrusted import read_json
 STAGES, FEATURES, DYNAMICS, INDEX = "stages", "features", "dynamics", "index.json"
 # What other commands write into a run by default.
 REPORT, LISTS, ALIGNMENT, DEGRADED = "report.html", "lists", "alignment", "degraded"
-SUMMARY = "summary.json"  # of an alignment, which is whole if and only if it is there
+SUMMARY = "summary.json"  # of an alignment, which is complete if and only if this file exists
 _FOLDERS = (PARTS, *SCHEMAS)
 _FILES = re.compile(rf"{UNIT_FILES.pattern}|[0-9a-f]{{16}}\.((heads\.)?parquet|safetensors)")
 _UNIT_ROWS = "unit_rows"
-_PATIENCE = 600.0  # seconds in which processes that have nothing left to do leave a run
+_PATIENCE = 600.0  # seconds to wait until idle processes release a run
 
 
 def differing(stored: Any, plan: Any, name: str = "") -> list[str]:
@@ -61,7 +61,7 @@ def begin(
     overwrite: bool = False,
     shard: tuple[int, int] = (0, 1),
 ) -> ExitStack:
-    """Lock a folder, which is made if needed, and make it hold a plan.
+    """Lock a folder, which is created if needed, and store a plan in it.
 
     An empty folder takes the plan, the same plan is resumed, another is refused or, with `overwrite`, discarded. An
     unfinished result of the same plan is resumed even then. A folder with files but no plan is never written to.
@@ -71,7 +71,7 @@ def begin(
         plan: Everything that decides the result.
         kind: What messages call the result.
         finished: Whether nothing is left to do; then `overwrite` starts again.
-        discard: Removes the result and nothing else, first what would call the rest whole; the plan is replaced later.
+        discard: Removes the result and nothing else, first what marks the rest as complete; the plan is replaced later.
         differing: Names of what differs between the plan in the folder and the new one.
         overwrite: Discard a finished result, or one of another plan.
         shard: Rank of this process and number of processes.
@@ -90,11 +90,11 @@ def begin(
         if stored is not None and not ours:
             stored, other = None, file
         if stored is None and other is not None:
-            raise ExistingPathError(f"out: {path} has other things in it ({other.name} …); choose another folder.")
+            raise ExistingPathError(f"out: {path} holds other files ({other.name} …); choose another folder.")
         names = [] if stored is None else differing(stored, plan)
         if overwrite and (names or finished()):
             discard()
-        elif names and (shard[1] > 1 or other is not None):  # a start that computed nothing binds nobody
+        elif names and (shard[1] > 1 or other is not None):  # a start that computed nothing can be replaced
             raise ExistingPathError(_refusal(path, kind, names, plan))
         if stored != plan:
             write_json(file, plan)
@@ -107,11 +107,11 @@ def _stored(file: Path, kind: str, damaged: bool) -> dict[str, Any] | None:
     except StateError as error:
         if damaged:
             return {}
-        raise StateError(f"{error} Bring it back, overwrite the {kind}, or choose another folder.") from None
+        raise StateError(f"{error} Restore it, overwrite the {kind}, or choose another folder.") from None
 
 
 def content_beside(file: Path) -> Path | None:
-    """Some file in the folder of a plan or below, but for the plan, locks and what is half-written."""
+    """Some file in the folder of a plan or below, except the plan, locks and half-written files."""
     passing = (LOCK_FILES, TEMPORARY)
     files = (item for item in file.parent.rglob("*") if item != file and not item.is_dir())
     return next((item for item in files if not any(names.fullmatch(item.name) for names in passing)), None)
@@ -135,12 +135,12 @@ class RunWriter:
     Args:
         path: The run folder, made if needed.
         plan: What is being computed. A folder that holds another plan is refused. Its ``source`` and ``preprocessing``
-            may differ, because data may move while a run is interrupted and words may change. Where it has a key
-            ``unidentified``, which says what can change unnoticed, no plan equals it.
-        units: Into what the samples are divided. A run that was begun keeps its division.
-        overwrite: Discard whatever run is there.
+            may differ, because data may move while a run is interrupted and descriptions may change. A plan with the
+            key ``unidentified``, which says what can change unnoticed, equals no other.
+        units: The division of the samples into units. A run keeps the division that it was begun with.
+        overwrite: Discard an existing run.
         shard: Rank of this process and number of processes; each writes units of its own.
-        meet: Called when all processes must have come so far; needed to overwrite with several.
+        meet: Called where all processes must meet; needed to overwrite with several.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class RunWriter:
 
     @contextmanager
     def last_step(self) -> Iterator[bool]:
-        """Whether this process takes the step that is left when all units are done: the first of those that come."""
+        """Whether this process takes the last step once all units are done: the first to arrive does."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(beside_lock(self.path / META_FILE))
@@ -218,9 +218,9 @@ class RunWriter:
             yield mine
 
     def finish(self, meta: Meta) -> None:
-        """Say that the run is whole; its stages, whose rows are in it, go when no other process reads them.
+        """Mark the run as complete; its stages, whose rows it holds, are removed when no other process reads them.
 
-        Files that no marker names go, too, because other programs read all files of a folder.
+        Files that no marker names are removed too, because other programs read all files of a folder.
         """
         with disk_errors(self.path), ExitStack() as stack:
             if (self.path / STAGES).exists():
@@ -244,7 +244,7 @@ def _begun_rows(path: Path) -> int | None:
 
 
 def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
-    """Data may move while a run is interrupted, and the words for a preprocessing may change."""
+    """Data may move while a run is interrupted, and the description of a preprocessing may change."""
     same = {name: plan.get(name) for name in ("source", "preprocessing", _UNIT_ROWS)}
     return differing({**stored, **same}, {**plan, **same})
 
@@ -256,7 +256,7 @@ def is_run(path: str | Path) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a folder holds a run, also one whose plan or meta data are damaged: then its parts tell."""
+    """Whether a folder holds a run, even one whose plan or meta data are damaged: then its parts count."""
     damaged = False
     for file in (path / META_FILE, path / PLAN_FILE):
         try:
@@ -276,15 +276,15 @@ def is_alignment(file: Path) -> bool:
 
 
 def discard(path: Path, *, replaced: bool = False) -> None:
-    """Remove a run, and nothing that is not the run's.
+    """Remove a run and nothing else.
 
-    First what calls it whole, then what calls its parts whole, last what calls it a run: killed between any two, it
-    leaves an unfinished run.
+    First the file that marks it as complete, then the markers of its parts, last the file that marks it as a run:
+    killed between any two, it leaves an unfinished run.
 
     Args:
         path: The run folder.
-        replaced: Leave ``plan.json``, which another is written over, so that the folder is a run at any time. It also
-            stays where other files do.
+        replaced: Keep ``plan.json``, which another plan overwrites, so that the folder is a run at any time. It is
+            also kept if other files remain.
     """
     if not _is_ours(path):
         return
@@ -313,7 +313,7 @@ def open_parts(path: str | Path, *, partial: bool = False) -> tuple[list[Part], 
 
     Args:
         path: The run folder.
-        partial: Also open a run that is not whole (its meta data are then the plan's, with ``unfinished``).
+        partial: Also open a run that is not complete (its meta data are then the plan's, with ``unfinished``).
     """
     path = as_path(path)
     if not is_run(path):

@@ -2,8 +2,8 @@
 
 Values are hashed by what they hold, never by how they print: arrays and tensors byte by byte, containers item by item,
 objects by their class and by the state that pickle would store. Code of a library is known by its name; a user's
-functions and classes by their source text and by the values that they read. What cannot be hashed so is a *gap*: the
-hash says nothing about it, and whoever reuses results must ask for a version.
+functions and classes by their source text and by the values that they read. Whatever cannot be hashed this way is a
+*gap*: the hash does not cover it, and whoever reuses results must ask for a version.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-UNIDENTIFIED = "unidentified"  # the key of a plan under which it says what can change unnoticed
+UNIDENTIFIED = "unidentified"  # the key of a plan that lists what can change unnoticed
 
 
 class Identity(NamedTuple):
-    """A hash, and what it could not take in."""
+    """A hash, and what it does not cover."""
 
     hash: str
     gaps: tuple[str, ...]
 
     @property
     def key(self) -> str:
-        """The hash where it takes in everything; otherwise a text that equals no other."""
+        """The hash if it covers everything; otherwise a text that equals no other."""
         return f"{self.hash}-{secrets.token_hex(8)}" if self.gaps else self.hash
 
 
 def gaps_entry(*identities: Identity) -> dict[str, Any]:
-    """What a plan says of gaps: it equals no other plan, and a refusal to resume tells what has no version."""
+    """A plan's entry about gaps: it equals no other plan, and a refusal to resume names what has no version."""
     gaps = [gap for identity in identities for gap in identity.gaps]
     return {UNIDENTIFIED: {"what": gaps, "once": secrets.token_hex(8)}} if gaps else {}
 
@@ -73,7 +73,7 @@ def content_hash(*values: Any) -> str:
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(Ellipsis))
-# What every module has and what does not decide its output; hooks are looked at by themselves.
+# What every module has, and what does not affect its output; hooks are hashed separately.
 # The last three are set by compiling, by torch and by Lightning.
 _MODULE_STATE = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_torch_compile", "_compile_kwargs"}
 _DESCRIPTORS = (property, staticmethod, classmethod, cached_property)

@@ -1,4 +1,4 @@
-"""Ids of many samples in little memory, by 8 bytes per id instead of the texts: which repeat, where each is."""
+"""Ids of many samples in little memory, as 8-byte hashes instead of texts: which repeat, where each is."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 _PIECE = 1 << 16  # ids that are hashed at a time
 _MANY = 1 << 20  # ids that Arrow may look up: it takes about 100 bytes for each
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, of bits in no pattern: 2⁶⁴ by the golden ratio
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, without a pattern in its bits: 2⁶⁴ by the golden ratio
 
 
 Ids: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def repeated_ids(read: Callable[[], Iterable[pa.Array]]) -> tuple[int, str | None]:
-    """How many ids are there already when they come, and the first of them.
+    """How many ids repeat an earlier one, and the first that does.
 
     Args:
         read: Returns the ids in pieces. It is called again only where two ids have the same hash.
@@ -35,7 +35,7 @@ def repeated_ids(read: Callable[[], Iterable[pa.Array]]) -> tuple[int, str | Non
 
 
 def repeated_of(content: bytearray, read: Callable[[], Iterable[pa.Array]]) -> tuple[int, str | None]:
-    """The same, by the hashes of all ids (`id_hashes`) in any order."""
+    """The same, from the hashes of all ids (`id_hashes`) in any order."""
     hashes = np.frombuffer(content, np.uint64)
     hashes.sort()
     shared = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
@@ -50,7 +50,7 @@ def repeated_of(content: bytearray, read: Callable[[], Iterable[pa.Array]]) -> t
 
 
 def places_among(ids: Ids, others: Ids) -> np.ndarray:
-    """Where each id stands among others, of which none repeats; −1 where it is not there.
+    """Position of each id among others, none of which repeats; −1 if it is not there.
 
     Examples:
         >>> places_among(pa.array(["b", "c", "a"]), pa.array(["a", "b"])).tolist()
@@ -128,7 +128,7 @@ def id_hashes(ids: pa.Array) -> np.ndarray:
         if length:
             words[:, :length] = sliding_window_view(content, length)[ends[rows]]
         mixed = np.full(len(rows), length, np.uint64)
-        for word in words.view(np.uint64).T:  # each step can be undone, so one word that differs always tells
+        for word in words.view(np.uint64).T:  # each step is invertible, so one different word changes the hash
             mixed = (mixed ^ word) * _FACTOR
             mixed ^= mixed >> np.uint64(32)
         hashes[rows] = mixed

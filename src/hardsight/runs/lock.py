@@ -21,7 +21,7 @@ _PATIENCE = 5.0  # seconds; processes of one job look at the lock of the whole f
 
 
 def folder_lock(folder: Path, shard: tuple[int, int] = (0, 1), patience: float = 0) -> ExitStack:
-    """The lock of a folder, which is made if needed; processes of one job each lock their share of it.
+    """The lock of a folder, which is created if needed; processes of one job each lock their share of it.
 
     Args:
         folder: The folder that is written.
@@ -50,7 +50,7 @@ def beside_lock(target: Path, patience: float = 0) -> ExitStack:
 
 
 def _lock(file: Path, what: Path, patience: float = 0) -> ExitStack:
-    """Lock a file, which names its owner. A process can take again what it has; it is free after the last use."""
+    """Lock a file, which names its owner. A process can take a lock that it holds again; the last release frees it."""
     lock = FileLock(file.parent.resolve() / file.name, thread_local=False, is_singleton=True)
     try:
         lock.acquire(timeout=patience)

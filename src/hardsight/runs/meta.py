@@ -147,7 +147,7 @@ class Meta:
         return meta
 
     def to_json(self) -> dict[str, Any]:
-        """What ``meta.json`` holds: every entry that there is."""
+        """The content of ``meta.json``: every entry that is set."""
         entries = asdict(self, dict_factory=lambda items: {name: entry for name, entry in items if entry is not None})
         stored = {name: entry for name, entry in entries.items() if name in _STORED and entry != {}}
         return {**self.extra, **stored, FORMAT_KEY: FORMAT}
@@ -172,6 +172,6 @@ def read_meta(path: Path) -> Meta:
 
 
 def meta_of(run: str | Path) -> Meta:
-    """What the ``meta.json`` of a run says; nothing where it has none yet."""
+    """What the ``meta.json`` of a run says; empty if it has none yet."""
     file = as_path(run) / META_FILE
     return read_meta(file) if file.is_file() else Meta()

@@ -38,7 +38,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def source_revision(folder: Path = Path(__file__).parents[1]) -> str:
-    """The git revision of a source folder, with ``+changes`` where it differs from that; empty where git has none."""
+    """The git revision of a source folder, with ``+changes`` if files differ from it; empty if git has none."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(folder), *arguments]

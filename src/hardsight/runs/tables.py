@@ -57,7 +57,7 @@ def _cast(table: pa.Table, kind: str, names: Collection[str] | None = None) -> p
 def read_part(file: Path, kind: str) -> pa.Table:
     """The rows of a part's file, checked."""
     with damage_errors(file):
-        # Group by group: lists of many rows take thrice their size to decode.
+        # Group by group: lists of many rows take three times their size to decode.
         with pq.ParquetFile(readable(file), page_checksum_verification=True) as parquet:
             groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
             table = check_table(pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table())
@@ -111,7 +111,7 @@ def is_number(type_: pa.DataType) -> bool:
 
 @contextlib.contextmanager
 def damage_errors(path: Path) -> Iterator[None]:
-    """What a damaged Parquet file provokes, as a sentence."""
+    """Report whatever a damaged Parquet file raises as one sentence."""
     try:
         yield
     except (StateError, FileNotFoundError):  # a recorder may have put another file in its place
@@ -124,7 +124,7 @@ def damage_errors(path: Path) -> Iterator[None]:
 
 
 def merged(table: pa.Table, kind: str) -> pa.Table:
-    """Of a row that was written twice (around a kill, in another batch) the first; unequal ones are an error."""
+    """Keep the first of two rows for one sample (around a kill, in another batch); unequal ones are an error."""
     varying = [name for name in SCHEMAS[kind].key if name == "id" or len(pc.unique(table[name])) > 1]
     key = table["id"] if len(varying) == 1 else pc.binary_join_element_wise(*(table[name] for name in varying), "\0")
     if len(pc.unique(key)) == len(table):

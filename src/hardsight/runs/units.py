@@ -1,6 +1,6 @@
 """Units of work: consecutive samples that a worker scores at once and commits with one marker.
 
-A worker writes the files of a unit under a name with a token of its own, then the unit's marker, which names the token.
+A worker writes the files of a unit under a name with a unique token, then the unit's marker, which names the token.
 There is one marker per unit and the last one counts, so a unit may be done again, or by two workers at once.
 """
 
@@ -24,7 +24,7 @@ from hardsight.stores import StorePath, map_paths
 from hardsight.untrusted import read_json
 
 PARTS = "parts"  # where the markers are
-# A kill costs at most one unit per worker, and a large run has not too many files.
+# A kill costs at most one unit per worker, and a large run does not have too many files.
 _MOST_ROWS, _SHARES = 8192, 32
 _GROUP_ROWS = 1 << 16
 _MARKER = re.compile(r"u(\d{8})\.json|\d{4}-\d{6}-[0-9a-f]+\.json")  # the others are of earlier versions
@@ -54,9 +54,9 @@ class Units:
         return range(unit * self.rows, min((unit + 1) * self.rows, self.samples))
 
     def left(self, done: Mapping[int, int]) -> list[int]:
-        """The units of which not all samples are committed; `done` has the number of samples in each that is.
+        """The units that are not fully committed; `done` has the number of samples in each committed one.
 
-        A process that began at the same moment may have divided the data otherwise, and its units are not these.
+        A process that began at the same moment may have divided the data differently, and its units are not these.
         """
         return [unit for unit in range(self.count) if done.get(unit) != len(self.places(unit))]
 
@@ -100,7 +100,7 @@ def read_parts(path: Path, *, damaged: bool = False) -> list[Part]:
     def part(marker: Path) -> Part | None:
         try:
             return _part(path, marker)
-        except StoreError:  # nothing is damaged where a store does not answer
+        except StoreError:  # a store that does not answer is not damage
             raise
         except HardsightError:
             if not damaged:

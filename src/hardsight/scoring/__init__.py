@@ -1,1 +1,1 @@
-"""Scoring: run a model over data, or take features as they are, and give one row per sample."""
+"""Scoring: run a model over data, or take given features, and return one row per sample."""

@@ -24,7 +24,7 @@ from hardsight.scoring.rows import Block, Keep, bad_table, score_block
 
 
 class _Batches:
-    """Places of samples, batch by batch and unit by unit: made while they are read, since there may be billions."""
+    """Indices of samples, batch by batch and unit by unit: made lazily, because there may be billions."""
 
     def __init__(self, units: Iterable[range], size: int) -> None:
         self.units, self.size = units, size
@@ -43,11 +43,11 @@ def row_blocks(
     units: Mapping[int, range],
     notes: list[str],
 ) -> Iterator[tuple[int, Block]]:
-    """Score units of the samples one after another. A batch never holds samples of two units, so that a unit gives the
-    same rows in whatever process, and however often, it is scored.
+    """Score units of the samples one after another. A batch never holds samples of two units, so a unit gives the same
+    rows in any process, and however often it is scored.
 
-    `outputs` holds the output of `layer` that each label of the data means; `notes` takes what a user should know about
-    the result.
+    `outputs` maps each label of the data to an output of `layer`; `notes` collects what a user should know about the
+    result.
     """
     from tqdm import tqdm
 
@@ -94,7 +94,7 @@ def _forward(network: nn.Module, inputs: Any) -> Any:
 def _score_batches(
     batches: Sequence[tuple[Any, ...]], ids: Sequence[str], head: Head, options: ScoreOptions, keep: Keep | None
 ) -> Block:
-    """The block of batches that were forwarded: numbers, features and outputs of good samples, reasons of bad ones."""
+    """Collect forwarded batches in one block: numbers, features and outputs of good samples, reasons for bad ones."""
     rows, features, labels, reasons = (list(chain.from_iterable(parts)) for parts in zip(*batches, strict=True))
     bad = bad_table([(ids[row], reason) for row, reason in reasons])
     if not rows:

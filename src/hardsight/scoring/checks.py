@@ -23,10 +23,10 @@ from hardsight.tablefiles import class_count as classes_of
 
 
 def check_samples(samples: Samples, outputs: int | None = None) -> None:
-    """Refuse data that are empty, whose ids repeat, or whose labels do not fit a model with so many outputs."""
+    """Refuse data that are empty, whose ids repeat, or whose labels do not fit a model with this many outputs."""
     if not len(samples):
         raise InputError(f"DATA is empty: {samples.origin}.")
-    check_ids(samples.ids)  # better now than after a night's work
+    check_ids(samples.ids)  # fail now, not after hours of work
     if outputs is None:
         return
     labels, declared = samples.labels, samples.declared
@@ -41,7 +41,7 @@ def check_samples(samples: Samples, outputs: int | None = None) -> None:
 
 
 def check_decode(samples: Samples, device: torch.device) -> None:
-    """Refuse to decode on a GPU what is on none, or is no file."""
+    """Refuse to decode on a GPU if there is none, or if samples are not files."""
     if device.type != "cuda":
         raise InputError(f"decode: gpu needs a CUDA device, and this is {device.type}; leave --decode gpu out.")
     if not samples.pixels or samples.path(0) is None:
@@ -62,7 +62,7 @@ def check_label_range(labels: np.ndarray, classes: Sequence[str] | None, outputs
 def class_count(samples: Samples, otherwise: int) -> int:
     """How many classes the data have, as far as names and labels tell."""
     labels = samples.labels
-    largest = -1 if labels is None or not len(labels) else int(labels.max())  # unsigned ones hold no −1 to begin with
+    largest = -1 if labels is None or not len(labels) else int(labels.max())  # unsigned ones cannot hold −1
     return max(len(samples.classes or ()), largest + 1) or otherwise
 
 
@@ -101,7 +101,7 @@ def check_ids(ids: Sequence[str]) -> None:
 
 
 def output_note(output: Any, features: Tensor, head: Head) -> str | None:
-    """A note if a model's output is not what its head makes of the features of the batch."""
+    """A note if a model's output differs from what its head computes from the features of the batch."""
     outputs = output_matrices(output)
     if not outputs:
         return None
@@ -113,7 +113,7 @@ def output_note(output: Any, features: Tensor, head: Head) -> str | None:
             f"the model returns {tuple(outputs[0].shape)} but the layer {head.path!r} makes {tuple(logits.shape)}: it "
             "is not its head; name the right layer with head=."
         )
-    # Softmax or log-softmax at the end leaves every score as it is: compare up to a shift, also of the logarithm.
+    # Softmax or log-softmax at the end leaves every score unchanged: compare up to a shift, also of the logarithm.
     candidates += [matrix.clamp_min(1e-30).log() for matrix in candidates if (matrix >= 0).all()]
     distance = min(_distance(logits, matrix) for matrix in candidates)
     if distance < 0.05:
@@ -142,7 +142,7 @@ def class_order_note(table: SampleTable, outputs: int) -> str | None:
     confusion = np.zeros((outputs, outputs))
     for labels, preds in _labels_and_preds(table):
         np.add.at(confusion, (labels, preds), 1)
-    most = min(confusion.max(0).sum(), confusion.max(1).sum()) / len(table)  # no order can be better
+    most = min(confusion.max(0).sum(), confusion.max(1).sum()) / len(table)  # no order can do better
     if most < accuracy + 0.25 or most < 2 * accuracy:
         return None
     from scipy.optimize import linear_sum_assignment

@@ -42,7 +42,7 @@ def score_feature_rows(
         options: How to score.
         name: What to call the model in the table.
         class_names: One name per class.
-        source: How the file is opened again.
+        source: How to open the file again.
     """
     first = data.read(range(1))[1]
     _, weight, _, bias = check_triple(first, weight, None, bias, finite=False)

@@ -93,7 +93,7 @@ def assign_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
 def score_folds(
     model: Model | Callable[[TrainingData], Any], samples: Samples, options: ScoreOptions, folds: int
 ) -> SampleTable:
-    """Score every fold by a head fitted to the other folds or, of a training function, by a network trained on them."""
+    """Score every fold by a head fitted to the other folds or, with a training function, a network trained on them."""
     check_folds(folds, len(samples))
     if samples.labels is None and next((label for _, label in samples.readable()), 0) is None:
         raise InputError(f"folds needs labels, and {samples.origin} has none.")
@@ -106,19 +106,19 @@ def score_folds(
 
 
 def check_folds(folds: int | None, samples: int) -> int:
-    """The number of folds, if so many samples can be divided into them."""
+    """The number of folds, if this many samples can be divided into them."""
     if folds is None or not 2 <= folds <= samples:
         raise InputError(f"folds must be between 2 and the number of samples ({samples:,}), got {folds}.")
     return folds
 
 
 def _division(options: ScoreOptions, folds: int) -> dict[str, Any]:
-    """The division into folds; the seed only where it is not the usual one, so that older runs are resumed."""
+    """The division into folds; the seed only if it is not the default, so that older runs can be resumed."""
     return {"folds": folds, "seeds": options.seeds} | ({"seed": options.seed} if options.seed else {})
 
 
 def _score_refitted(model: Model, samples: Samples, options: ScoreOptions, division: dict[str, Any]) -> SampleTable:
-    """The network's features as they are, and for each fold a head fitted to the labels of the other folds."""
+    """The network's features, unchanged, and for each fold a head fitted to the labels of the other folds."""
     identity = network_identity(model.module)
     plan = make_plan([model], samples, options, networks=[identity])
     network = {"name": model.name, "fingerprint": identity.hash}
@@ -155,7 +155,7 @@ def score_feature_folds(
     class_names: Sequence[str] | None,
     options: ScoreOptions,
 ) -> SampleTable:
-    """Features as they are, without a head: for each fold one that is fitted to the labels of the other folds."""
+    """Score features without a head: each fold by a head fitted to the labels of the other folds."""
     count = check_folds(options.folds, len(features))
     broken = bad_rows(features)
     bad = [(ids[i], "the feature holds NaN or infinity") for i in broken.nonzero()[:, 0].tolist()]
@@ -180,9 +180,9 @@ def _refit(
     count: int,
     options: ScoreOptions,
 ) -> tuple[list[Part], dict[str, Any]]:
-    """A table per fold, scored by a head that is fitted to the other folds, and what the run says of these heads.
+    """A table per fold, scored by a head fitted to the other folds, and the run's meta data about these heads.
 
-    `count` is the number of classes that the labels are numbered by.
+    `count` is the number of classes in the labels' numbering.
     """
     # Classes without a sample have no direction, and would count in every sum of angles.
     present, labels = np.unique(labels, return_inverse=True)
@@ -223,7 +223,7 @@ def _score_trained(
 ) -> SampleTable:
     """For each fold a network that the user's function trains on the other folds."""
     if options.engine != "local":
-        raise InputError("engine: Ray scores with a network that is there; to train one per fold, use local processes.")
+        raise InputError("engine: Ray scores an existing network; to train one per fold, use local processes.")
     name = train.name if isinstance(train, FileFunction) else getattr(train, "__name__", "train")
     network, labels = {"name": name, "function": full_name(train)}, all_labels(samples, "folds")
     plan = make_plan([], samples, options, train)
@@ -281,8 +281,8 @@ def _over_folds(
     options: ScoreOptions,
     shard: Shard = Shard(),  # noqa: B008 - it cannot be changed
 ) -> list[Part]:
-    """A table for every fold of every seed, with the name of its network; only for the share of one of several
-    processes if it is given. `score_fold` takes what is held out, the fold and the seed."""
+    """A table for every fold of every seed, with the name of its network; with `shard`, only those of this process.
+    `score_fold` takes the held-out samples, the fold and the seed."""
     from tqdm import tqdm
 
     divisions = range(options.seed, options.seed + options.seeds)
@@ -314,7 +314,7 @@ def _rare_class_notes(labels: np.ndarray, folds: int) -> list[str]:
     if few := int(((counts >= 2) & (counts < folds)).sum()):
         notes.append(
             f"{few:,} {'class has' if few == 1 else 'classes have'} fewer samples than there are folds ({folds}): "
-            "what is fitted has seen very few of them, and doubts their labels too easily."
+            "a model fitted to so few of them doubts their labels too easily."
         )
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=4)
@@ -345,8 +345,8 @@ def fit_head(
     """Weight ``(C, D)`` and bias ``(C,)`` that minimize mean cross-entropy + strength/2 · ‖weight·scale‖².
 
     `scale` is the root mean square of the features' norms, so that one strength fits every network. Features are
-    neither centered nor scaled by axis: that would turn the weights, and with them every angle. The start is zero: a
-    head that has seen the labels would pass them on.
+    neither centered nor scaled by axis: that would rotate the weights, and with them every angle. It starts from zero:
+    a head that has seen the labels would leak them.
     """
     scale = features.square().sum(1).mean().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
     x = features.float() / scale

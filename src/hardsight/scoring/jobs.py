@@ -34,7 +34,7 @@ class UnitJob(ABC):
     """What a process needs to score units of a data set.
 
     Attributes:
-        name: Of the model, in the rows.
+        name: Name of the model, in the rows.
         units: The division of the data.
         options: How to score.
     """
@@ -57,7 +57,7 @@ class UnitJob(ABC):
             self.check(block)
             if self.options.out is not None:
                 self.write(unit, block)
-                block = block._replace(vectors=None)  # they are read from the folder when somebody asks for them
+                block = block._replace(vectors=None)  # read from the folder on demand
             yield block
 
     def check(self, block: Block) -> None:
@@ -72,7 +72,7 @@ class UnitJob(ABC):
         write_unit(as_path(str(self.options.out)), unit, tables)
 
     def open(self) -> Callable[[int], list[str]]:
-        """In a worker of another process."""
+        """Called in a worker process; returns a function that scores one unit and returns its notes."""
 
         def score(unit: int) -> list[str]:
             notes: list[str] = []
@@ -102,8 +102,8 @@ def run_job(
         units: The division of the data, unless the run was begun with another.
         options: How to score.
         job_of: Makes the job for a division.
-        classes: Outputs of the model, to look for labels that are numbered otherwise; None not to.
-        about: What else the run says of itself.
+        classes: Number of outputs of the model, to notice labels that are numbered differently; None skips the check.
+        about: Further meta data of the run.
     """
     rank, world, _ = options.shard
     with open_run(plan, options, units) as run:
@@ -194,7 +194,7 @@ def complete_table(run: RunWriter) -> SampleTable:
 def finish(
     run: RunWriter | None, table: SampleTable, about: Mapping[str, Any], device: torch.device | None = None
 ) -> SampleTable:
-    """The table with what is known about it; its run, if there is one, is then whole."""
+    """Complete the table's meta data; its run, if there is one, is then finished."""
     norms = table.pieces("norm") if "norm" in table else ()  # without one there is no direction: every angle is π/2
     zeros = sum(int((norm.to_numpy(zero_copy_only=False) == 0).sum()) for norm in norms)
     counts = {"rows": len(table), "bad": len(table.bad), "zero_features": zeros}

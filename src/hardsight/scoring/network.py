@@ -1,4 +1,4 @@
-"""A network over a data set, or several: what determines the rows, the passes over the data, and one table."""
+"""Score data with one network or several: what determines the rows, the passes over the data, and one table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def score_network(
 ) -> SampleTable:
     """Rows of every sample, written to ``options.out`` while they are computed if it is given.
 
-    `identity` is that of the network, where it is there already: to hash large weights takes a while.
+    `identity` is the network's, if it is already computed: hashing large weights takes a while.
     """
     layer = find_head(uncompiled(model.module), options.head)
     if model.classes is not None and len(model.classes) != layer.classes:
@@ -109,11 +109,11 @@ def make_plan(
     networks: Sequence[Identity] = (),
 ) -> dict[str, Any]:
     """What determines the rows, in every kind of run: a run with an equal plan is resumed. The networks are `models`,
-    or what the function `training` makes. Batch size, workers and device change nothing but rounding. The caller adds
-    the names and hashes of the networks; of their identities `networks`, only the gaps are used here.
+    or those that the function `training` returns. Batch size, workers and device change nothing but rounding. The
+    caller adds the names and hashes of the networks; only the gaps of their identities, `networks`, are used here.
     """
     transforms = identify([(model.transform, model.takes) for model in models])
-    # Of a function named by its file the whole file counts, since that is what the user edits.
+    # A function named by its file is identified by the whole file, since that is what the user edits.
     in_file = isinstance(training, FileFunction)
     trained = identify((training.path.read_bytes(), training.function) if in_file else training)
     scores, head = users_scores(options), options.head
@@ -147,7 +147,7 @@ Part = tuple[str, SampleTable]  # the name of a network, and some of its rows or
 
 
 def stage_options(options: ScoreOptions, name: str) -> ScoreOptions:
-    """The options of a stage of a run. One that is complete, or that other processes write too, is left as it is."""
+    """The options of a stage of a run. A stage that is complete, or that other processes also write, is kept."""
     path, shard = None if options.out is None else options.out / STAGES / name, options.shard._replace(meet=None)
     unshared = path is not None and shard.world == 1
     return replace(options, out=path, shard=shard, overwrite=unshared and not (path / "meta.json").exists())
@@ -156,7 +156,7 @@ def stage_options(options: ScoreOptions, name: str) -> ScoreOptions:
 def combine(
     run: RunWriter | None, about: Mapping[str, Any], parts: Sequence[Part], ids: Sequence[str], options: ScoreOptions
 ) -> SampleTable:
-    """The tables of all networks as one: means over them. A sample that is bad for one network is bad for all."""
+    """Combine the tables of all networks: means over networks. A sample that is bad for one network is bad for all."""
     bad = pa.concat_tables([part.bad for _, part in parts]).group_by("id", use_threads=False)
     bad = bad.aggregate([("error", "first")]).rename_columns(["id", "error"])
     order = pa.array(ids, pa.string())
@@ -222,7 +222,7 @@ ClassOrder = tuple[int | None, Sequence[int] | None, Sequence[str] | None]
 
 
 def check_same_classes(first: ClassOrder, other: ClassOrder, networks: str) -> None:
-    """Refuse networks that number their classes differently: their rows could not be put together."""
+    """Refuse networks that number their classes differently: their rows could not be combined."""
     same_names = not first[2] or not other[2] or list(first[2]) == list(other[2])
     if first[:2] != other[:2] or not same_names:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Features → rows: all columns are computed where the features are, and come to the host together."""
+"""Features → rows: all columns are computed on the features' device, and copied to the host together."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tally(NamedTuple):
 
 
 class DeviceColumns(NamedTuple):
-    """What was computed of some samples, on the device: numbers, stacked by type, and vectors."""
+    """What was computed for some samples, on the device: numbers, stacked by type, and vectors."""
 
     stacks: Mapping[torch.dtype, tuple[list[str], Tensor]]
     names: list[str]
@@ -58,7 +58,7 @@ class DeviceColumns(NamedTuple):
         return next(stack[names.index(name)] for names, stack in self.stacks.values() if name in names)
 
     def tally(self, classes: int) -> Tally:
-        """What a table says of itself, in one transfer."""
+        """The counts that a table's meta data need, in one transfer."""
         norm = self.column("norm")
         numbers, judged = [self.finite().all(), (norm == 0).sum()], {"label", "pred"} <= {*self.names}
         if judged:
@@ -142,7 +142,7 @@ def score_block(
 
 
 def _series_scores(features: Tensor, weight: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-    avh, error = avh_series(features, weight, labels)  # which refuses to do without labels
+    avh, error = avh_series(features, weight, labels)  # which requires labels
     angle = target_angle(features, weight, torch.as_tensor(labels))
     norm = torch.cat([unit(as_float64(block))[1] for block in features.split(4096)])
     return {"avh": avh, "avh_error": error, "angle": angle, "norm": norm}
@@ -200,7 +200,7 @@ def bad_table(bad: Sequence[tuple[str, str]]) -> pa.Table:
 
 
 def concatenate(blocks: Sequence[Block]) -> Block:
-    """Several blocks as one; those without a row lack most columns."""
+    """Concatenate blocks; those without a row lack most columns."""
     rows, bad = (pa.concat_tables(part, promote_options="default") for part in list(zip(*blocks, strict=True))[:2])
     vectors = [block.vectors for block in blocks if block.vectors is not None]
     return Block(rows, bad, pa.concat_tables(vectors) if vectors else None)

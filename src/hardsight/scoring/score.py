@@ -1,4 +1,4 @@
-"""The two ways to a table: a model and its data, or features as they are."""
+"""Two ways to a table: from a model and its data, or from features."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _id_texts(ids: Sequence[Any] | None, count: int) -> list[str] | None:
 
 
 def _fetched_later(columns: DeviceColumns, tally: Tally, ids: list[str] | None, about: dict[str, Any]) -> SampleTable:
-    """A table whose columns stay on their device, and whose ids are not made, until somebody asks for them."""
+    """A table whose columns stay on their device, and whose ids are not created, until they are asked for."""
     count = len(columns.column("norm"))
     id_array = cache(lambda: pa.array(numbered_ids(count) if ids is None else ids, pa.string()))
     scores = [name for name in columns.names if name.removesuffix("_pred") in SCORES]
@@ -129,7 +129,7 @@ def _fetched_later(columns: DeviceColumns, tally: Tally, ids: list[str] | None, 
     meta = {**provenance(), **about, "scores": scores, "counts": counts, "accuracy": tally.accuracy}
     if tally.chance is not None:
         warn_of_chance(tally.chance, 4)
-    # Apart, so that what was fetched leaves the device although the rest has not been asked for.
+    # Separate, so that fetched columns leave the device even if the rest is never asked for.
     numbers, vectors = columns._replace(vectors=None), columns._replace(stacks={})
     fetch_vectors = None if columns.vectors is None else lambda: vectors.vector_rows(id_array())
     return SampleTable(lambda: numbers.rows(id_array()), meta, vectors=fetch_vectors)
@@ -203,7 +203,7 @@ def open_model(
     preprocess: Callable[[Any], Any] | Literal["raw"] | None = None,
     checkpoint: Path | None = None,
 ) -> Any:
-    """A `Model`; with folds, a function that takes training data as it is."""
+    """A `Model`; with folds, a function that takes training data, unchanged."""
     if isinstance(model, str) and is_file_function(model):
         model = load_function(model)
     if folds is not None and takes_training_data(model):

@@ -76,13 +76,13 @@ def discard(path: Path) -> None:
 
 
 def _differing(stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
-    """Which entries differ; an older run has the defaults of options that are newer."""
+    """Which entries differ; an older run has the defaults of newer options."""
     recipe = stored.get("recipe")
     defaults = {name: value for name, value in asdict(Recipe()).items() if name != "loss"}
     settings: dict[str, Any] = {"recipe": defaults | saved_settings(recipe)} if isinstance(recipe, dict) else {}
     sampler, current = stored.get("sampler"), plan.get("sampler")
     if isinstance(sampler, dict) and isinstance(current, dict):
-        shares = {"num_replicas", "rank"} - current.keys()  # which our samplers once had, and did not use here
+        shares = {"num_replicas", "rank"} - current.keys()  # which our samplers once stored, but did not use here
         named = {"_hardness" if name == "_ask" else name: value for name, value in sampler.items()}
         settings["sampler"] = {name: value for name, value in named.items() if name not in shares}
     return differing(stored | settings, plan)
@@ -96,7 +96,7 @@ def load(path: Path) -> dict[str, Any] | None:
         return None
     except OSError:
         raise
-    except Exception:  # its message advises executing what is in the file
+    except Exception:  # torch's message advises executing the file
         state = None
     if isinstance(state, dict) and "optimiser" in state:  # the first edition's spelling
         state["optimizer"] = state.pop("optimiser")

@@ -27,7 +27,7 @@ class GraphedStep:
     """Forward, loss and backward for one batch shape on one device.
 
     Each replay overwrites the parameters' ``grad``: never zero or replace them. The network is in training mode and
-    without hooks; `forward` goes from x to logits, including autocast; the loss is captured with its present numbers.
+    without hooks; `forward` goes from x to logits, including autocast; the loss is captured with its current numbers.
     """
 
     def __init__(

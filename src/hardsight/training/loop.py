@@ -62,7 +62,7 @@ class Training:
         recipe, device, rank, world = self.recipe, self.device, self.rank, self.world
         order = epoch_order(len(source), seed_of(recipe.seed, epoch), epoch, sampler)
         batches = split_batches(order, recipe.batch_size, recipe.drop_last, world)
-        # From 1: with a 0 at the end it would be the seed of the order of the data.
+        # From 1: a final 0 would give the seed of the order of the data.
         seed = seed_of(recipe.seed, epoch, 1 + rank)
         seed_all(seed)
         generator, mixup_generator = torch.Generator(device).manual_seed(seed), random.Random(seed)  # noqa: S311
@@ -135,7 +135,7 @@ class Training:
         with ExitStack() as stack:
             head = None if recorder is None else stack.enter_context(capture(self.result))
             stack.enter_context(torch.no_grad())
-            # Without rows of its own a process only takes part in the sums.
+            # A process without rows only takes part in the sums.
             parts = list(rows.split(self.recipe.batch_size // self.recipe.accumulate)) if len(rows) else []
             for step, (part, x, y, _) in enumerate(source.batches(parts)):
                 logits = self.logits(self.result, x)
@@ -172,7 +172,7 @@ class Training:
         self.history = list(state["history"])
 
     def restore_norms(self) -> None:
-        """Undo `synchronize_norms`: the network is its user's."""
+        """Undo `synchronize_norms`: the network belongs to the user."""
         for path, layer in self.plain_norms.items():
             self.network.set_submodule(path, layer.train(self.network.get_submodule(path).training))
 
@@ -274,7 +274,7 @@ def split_batches(order: Tensor, size: int, drop_last: bool, world: int) -> list
 
 def micro_batches(batch: Tensor, recipe: Recipe, rank: int, world: int) -> Sequence[Tensor]:
     """The share of a process in a batch, in parts no larger than those of a full batch, with two samples or more."""
-    # As many in every process, because layers may exchange their statistics in each.
+    # The same number in every process, because layers may exchange their statistics in each.
     count = math.ceil(len(batch) * recipe.accumulate / recipe.batch_size)
     return batch[rank::world].tensor_split(max(1, min(count, len(batch) // (2 * world))))
 

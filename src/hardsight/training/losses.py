@@ -70,7 +70,7 @@ def _arguments(loss: Loss) -> Any:
 
 
 def loss_of_logits(name: str, **context: Any) -> CompositeLoss:
-    """The loss of a name, with arguments of `build_loss`, for a loop that hands over logits and targets alone."""
+    """The loss of a name, with arguments of `build_loss`, for a loop that passes only logits and targets."""
     loss = build_loss(name, **context)
     if (late := parse_loss(name).latest()) >= context.get("epochs", math.inf):
         raise InputError(f"loss: {name} changes after {late} epochs, and epochs is {context['epochs']}.")
@@ -91,7 +91,7 @@ def batch_loss(loss: Loss, logits: Tensor, targets: Tensor, head: Any) -> Tensor
 
 
 def loss_identity(loss: Loss | None, recipe: Recipe) -> str:
-    """What must be equal for a run to resume with this loss."""
+    """What must be the same for a run to resume with this loss."""
     if loss is None:
         name = "cross-entropy" if recipe.loss == "ce" else recipe.loss
         users = [function for function in parse_loss(recipe.loss).functions if is_users(function)]

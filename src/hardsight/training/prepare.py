@@ -84,7 +84,7 @@ def prepare(
         pixels = as_pixels(samples, input_channels(classifier.module), device) if from_array else None
         sources[name] = Source(samples, y, pixels, classifier, workers, device, rows)
     train, preset = sources["train"], NETWORKS.get(classifier.name)
-    # A resized crop needs the margin that the preprocessing of our networks, new or trained before, cuts off.
+    # A resized crop needs the margin that the preprocessing of our networks, new or already trained, cuts off.
     if recipe.resized_crop and preset and classifier.preprocessing == describe(image_transform(preset.size)):
         train.model = replace(classifier, transform=image_transform(preset.size, margin=True))
     if network is not None and network.standardize:
@@ -104,7 +104,7 @@ def _checked_targets(targets: Any, count: int, outputs: int, mapping: np.ndarray
     shape = (count, outputs if mapping is None else len(mapping))
     if rows.shape != shape:
         raise InputError(f"targets must have one row per sample and one column per class, {shape}, got {rows.shape}.")
-    for extreme in (rows.min(), rows.max()):  # both are NaN if any is
+    for extreme in (rows.min(), rows.max()):  # both are NaN if any value is
         if not 0 <= extreme < np.inf:
             raise InputError(f"targets must be finite and 0 or more, got {extreme}.")
     if mapping is not None:

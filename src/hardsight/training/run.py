@@ -38,7 +38,7 @@ class Trained(Result):
     Attributes:
         model: The network with its preprocessing, in eval mode; with the averaged weights if the recipe has `ema`.
         history: One row per epoch: lr, loss, accuracy, test_loss (cross-entropy), test_accuracy, seconds,
-            samples_per_second; oracle_test_accuracy, the best so far, which nobody has without the test labels;
+            samples_per_second; oracle_test_accuracy, the best so far, which nobody knows without the test labels;
             gradient, the mean norm of the gradient of all weights before clipping; the parts of a loss that has
             several (ce, bonus, pairs); and under unreadable and test_unreadable, how many samples could not be read,
             and the first of them.
@@ -134,7 +134,7 @@ def train(
         recorded = recorded & samples.keys() - ({"train"} if blended else set())
         fingerprints = {name: f"{data.split} {data.fingerprint()}" for name, data in samples.items()}
         used = make_loss(loss, recipe, network.module, source.labels, source.targets is not None)
-        # What must be equal for a run to resume. The device and the number of processes may change.
+        # What must be the same for a run to resume. The device and the number of processes may change.
         plan: dict[str, Any] = {
             "model": {
                 "name": network.name,
