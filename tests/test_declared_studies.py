@@ -8,7 +8,8 @@ from PIL import Image
 
 from hardsight.studies import STUDIES, Cell, read_results, study
 from hardsight.studies.declared import adaptation, labels
-from hardsight.studies.tables import Results, published
+from hardsight.studies.quoted import published
+from hardsight.studies.tables import Results
 
 # as el-log-end, el-images, amc-sweep
 SAME_CELLS = {"el-rates", "el-mnist", "weighting", "amc-pairs", "el-image-rates", "amc-images"}

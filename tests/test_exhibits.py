@@ -25,7 +25,8 @@ from hardsight.losses.grammar import parse_loss
 from hardsight.networks import NETWORKS
 from hardsight.presets import PRESETS
 from hardsight.studies import STUDIES, Results, engine, exhibits, gathered, quoted, read_results, study
-from hardsight.studies.tables import conditions, published, sweep_panels
+from hardsight.studies.quoted import published
+from hardsight.studies.tables import conditions, sweep_panels
 
 # The highest number of a caption in each paper with its appendix.
 CAPTIONS = {"AVH": (23, 9), "EL": (7, 5), "AMC": (7, 2)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hardsight.studies.tables import published
+from hardsight.studies.quoted import published
 
 
 class Exhibit(NamedTuple):

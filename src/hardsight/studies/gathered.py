@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hardsight.errors import InputError, MissingPathError
 from hardsight.printing import interval, number_text, text_table
 from hardsight.studies.papertables import FIGURES, TABLES, Entry, Gathered
+from hardsight.studies.quoted import published_row
 from hardsight.studies.rowfiles import read_results
 from hardsight.studies.study import STUDIES, data_file
 from hardsight.studies.tables import (
@@ -21,7 +22,6 @@ from hardsight.studies.tables import (
     conditions,
     markdown_table,
     matches,
-    published_row,
     sweep_panels,
 )
 

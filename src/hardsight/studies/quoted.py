@@ -1,18 +1,36 @@
-"""Tables of the AVH paper as printed: 1, 2 and 6 to 9 recomputed from their coefficients, 3 to 5 quoted."""
+"""The numbers that the papers print, by study; and the AVH paper's tables: 2 and 6 to 9 recomputed, 3 to 5 quoted."""
 
 from __future__ import annotations
 
+import csv
 import math
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from typing import Any
 
 import pyarrow as pa
 
 from hardsight.correlation import fisher_z, p_value
-from hardsight.studies.tables import published
 
 IMAGES = 29987  # with a human selection frequency, of ImageNet's 50,000 for validation (Table 1)
 _TEXTS = ("method", "reference", "source")
 _SLIP = "the z-scores and Z printed here are those of ResNet-50's Pearson row; the coefficients give Z = {:.2f}"
+
+
+@cache
+def published(name: str) -> list[dict[str, str]]:
+    """The numbers of the paper that a study is about."""
+    file = resources.files("hardsight.studies") / "published" / f"{name}.csv"
+    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.is_file() else []
+
+
+def published_row(name: str, measure: str, levels: Mapping[str, str]) -> dict[str, str]:
+    """What the paper prints for a measure at these levels; empty if nothing."""
+    for row in published(name):
+        if row["measure"] == measure and all(row.get(factor, level) == level for factor, level in levels.items()):
+            return row
+    return {}
 
 
 def printed_tables() -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import math
 import re
@@ -10,8 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib import resources
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +19,7 @@ from hardsight.errors import InputError
 from hardsight.printing import Result, cell, html_table, interval, number_text, text_table
 from hardsight.registry import did_you_mean
 from hardsight.stats import holm, paired_difference, pooled_difference
+from hardsight.studies.quoted import published_row
 from hardsight.studies.study import Study
 
 if TYPE_CHECKING:
@@ -410,21 +409,6 @@ def check_levels(wanted: Mapping[str, Sequence[str]], levels: Mapping[str, Itera
 def matches(levels: Mapping[str, str], wanted: Mapping[str, Sequence[str]]) -> bool:
     """Whether levels are among those wanted."""
     return all(levels.get(name, "") in among for name, among in wanted.items())
-
-
-@cache
-def published(name: str) -> list[dict[str, str]]:
-    """The numbers of the paper that a study is about."""
-    file = resources.files("hardsight.studies") / "published" / f"{name}.csv"
-    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.is_file() else []
-
-
-def published_row(name: str, measure: str, levels: Mapping[str, str]) -> dict[str, str]:
-    """What the paper prints for a measure at these levels; empty if nothing."""
-    for row in published(name):
-        if row["measure"] == measure and all(row.get(factor, level) == level for factor, level in levels.items()):
-            return row
-    return {}
 
 
 def derived(study: Study, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from hardsight.printing import interval, number_text
 from hardsight.scores import compute_scores
 from hardsight.stats import pooled_difference
 from hardsight.studies.claims import JUDGES, NO, NOT_SHOWN, PARTLY, YES, Claim, Finding
-from hardsight.studies.quoted import IMAGES, printed_tables
-from hardsight.studies.tables import conditions, matches, published
+from hardsight.studies.quoted import IMAGES, printed_tables, published
+from hardsight.studies.tables import conditions, matches
 
 
 @JUDGES.register("printed_significance", of="nothing")
