@@ -2,10 +2,11 @@
 
 ::
 
-    people.parquet        (id)                  hsf, answers, entropy, majority: human answers rows.parquet
-    (score, coefficient, bin)  correlations with intervals leaderboard.parquet   (score)               which score
-    agrees best differences.parquet   (first, second, coefficient)  tests of one score against others summary.json
-    where the answers come from, ceiling, hypotheses; written last
+    people.parquet        (id)                  hsf, answers, entropy, majority: human answers
+    rows.parquet          (score, coefficient, bin)  correlations with intervals
+    leaderboard.parquet   (score)               which score agrees best
+    differences.parquet   (first, second, coefficient)  tests of one score against others
+    summary.json          where the answers come from, ceiling, hypotheses; written last
 """
 
 from __future__ import annotations

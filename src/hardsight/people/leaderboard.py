@@ -39,9 +39,9 @@ def leaderboard(
     saturated scores. The best was selected on these same samples, which flatters it.
 
     Args:
-        columns: A run folder (all its `candidates`), a table, or a mapping name → ``(N,)`` numbers. A sample without a
-            finite number in every column is left out; a column without any finite number, or a constant one, is listed
-            without a rank.
+        columns: A run folder (all its `candidates`), a table, or a mapping name → ``(N,)`` numbers. A sample that
+            lacks a finite number in any column is left out for all; a column without any finite number, or a constant
+            one, is listed without a rank.
         human: As for `align`; for a mapping without ids, the share of people who chose the label, ``(N,)``.
         directions: For columns whose name does not say it: +1 where people should choose the label more often as the
             value grows (confidence), −1 where it grows with hardness.
