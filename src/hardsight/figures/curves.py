@@ -161,7 +161,7 @@ def plot_agreement(runs: Mapping[str, Run], human: Any, scores: Sequence[str] = 
         table = phases.agreement(run, human, scores)
         n, ties = (pc.max(table[column]).as_py() for column in ("n", "ties"))
         if table["spearman"].null_count == len(table):
-            raise InputError(f"human: {name} needs 10 or more samples with differing frequencies, got {n} in all.")
+            raise InputError(f"human: 10 or more samples of {name} must have differing frequencies, got {n} in all.")
         for score, style in zip(scores, line_styles(len(scores)), strict=True):
             rows, sign = _columns(table, "score", score), -hardness_sign(score)
             middle, low, high = (sign * rows[f"spearman{end}"] for end in ("", "_low", "_high"))

@@ -110,7 +110,7 @@ def _rows_by_number(human: Human, ids: pa.Array) -> tuple[np.ndarray, str]:
         first = printable(ids[int(wrong.argmax())].as_py())
         raise InputError(
             f"{human.source} holds {size:,} rows in the order of the data, so each id must end in a row of its own "
-            f"like test:17; got {first!r}. Rows are not matched to files by guess: give a CSV with a column id."
+            f"like test:17; got {first!r}. The row of each file is not guessed: give a CSV with a column id."
         )
     return rows, ""
 
