@@ -365,7 +365,7 @@ class Records:
         return meta.model.classes
 
     def scores(self, epoch: int, meta: Meta) -> pa.Table:
-        """One epoch as a table of scores, by id: ``id, label, pred`` and every registered score that records contain."""
+        """One epoch as a table of scores, by id: ``id, label, pred`` and all registered scores in the records."""
         block, classes = self.block(epochs=(epoch, epoch)), self.classes(meta)
         columns: dict[str, Any] = {name: block.table[name].cast(pa.int64()) for name in ("label", "pred")}
         columns["avh"] = block.column("avh")
