@@ -253,8 +253,8 @@ def _with_interval(value: float, influence: np.ndarray, least: float = 0.0) -> C
 def fisher_interval(value: float, error: float, n: int, least: float = 0.0) -> tuple[float, float]:
     """The 95% interval of a correlation from its standard error, on Fisher's scale, where ±1 skew it less.
 
-    A standard error from few samples is itself uncertain, and too small on average: hence Student's t, and Fisher's √(n
-    / (n − 3)) for normal data; below 4 samples there is no interval. The interval reaches at least `least` standard
+    A standard error from few samples is itself uncertain, and too small on average: hence Student's t, and Fisher's
+    √(n / (n − 3)) for normal data; below 4 samples there is no interval. The interval reaches at least `least` standard
     errors of normal data to either side.
     """
     if not np.isfinite(error) or n < 4:

@@ -122,8 +122,7 @@ def series_products(
 
 
 def _noise(width: int, half: bool, span: int, device: torch.device) -> tuple[float, float, float, float]:
-    """The possible error of a product: largest share cut off; rounding per reach, and per size of the runner-up's
-    product.
+    """The error bound of a product: largest share cut off; rounding per reach, and per size of the runner-up's product.
 
     The latter are more than three standard deviations of a random walk over the additions of a product. Where digits
     are cut off, they are four of what an H200 shows for widths from 64 to 4096, for the larger of the two sizes. The

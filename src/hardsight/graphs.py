@@ -245,9 +245,10 @@ def train_graphs(
             epochs.
         seed: Random seed of the split, the weights and the order.
         most_epochs: The maximum number of epochs.
-        patience: Stop after this many epochs without a better accuracy on the validation graphs. batch_size, lr,
-        weight_decay: Settings of Adam. recorder: A `hardsight.Recorder` for the training graphs. device: cpu, cuda,
-        cuda:1 or mps; the first GPU if there is one.
+        patience: Stop after this many epochs without a better accuracy on the validation graphs.
+        batch_size, lr, weight_decay: Settings of Adam.
+        recorder: A `hardsight.Recorder` for the training graphs.
+        device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
     graphs = _listed(graphs.dataset if isinstance(graphs, DataLoader) else graphs)
     place, most_epochs = find_device(device), whole_number("most_epochs", most_epochs, 1)

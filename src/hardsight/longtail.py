@@ -163,11 +163,12 @@ def retrain_head(
     Args:
         model: The trained network.
         data: The training data, as for `hardsight.open_data`.
-        epochs: Each draws as many samples as the data have.
+        epochs: Passes, each over as many samples as the data have.
         batch_size: Samples per step; each is of a class drawn uniformly.
         lr: Rate of SGD at the start; it falls to 0 along a cosine.
-        momentum, weight_decay: Settings of SGD. seed: Random seed of the new layer and of the draws. device: cpu, cuda,
-        cuda:1 or mps; the first GPU if there is one.
+        momentum, weight_decay: Settings of SGD.
+        seed: Random seed of the new layer and of the draws.
+        device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
     epochs, batch_size = whole_number("epochs", epochs, 1), whole_number("batch_size", batch_size, 1)
     Range(0, ends="()").check(lr, "lr")

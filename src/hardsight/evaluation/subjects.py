@@ -87,6 +87,7 @@ def subject_of(
     checkpoint: Path | None = None,
 ) -> Subject:
     """A run folder (for a training, the whole or its ``test`` or ``train``) as a subject, whose network is built later.
+
     `data` says where the data are, `model` and `checkpoint` what to build, if the run does not; `opened` holds the data
     of other runs by their source.
     """
