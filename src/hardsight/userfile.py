@@ -1,4 +1,4 @@
-"""A function in a user's file, named ``path/to/file.py:function``: the only user code that is ever run by name."""
+"""A function in a user's file, named ``path/to/file.py:function``: the only user code that is ever run."""
 
 from __future__ import annotations
 
