@@ -90,7 +90,7 @@ def test_files_that_went_and_files_that_came_are_counted(photos, tmp_path):
     assert (done["missing"], done["unscored"]) == (1, 1)
     assert done["kept"] + done["relabeled"] == len(samples) - 1 == len(shades(tmp_path / "cleaned"))
     words = "\n".join(cleaning_lines(summary))
-    assert "1 more are left out because they are no longer among the data" in words
+    assert "1 more are left out because they are no longer in the data" in words
     assert "1 more are left out because the run did not score them" in words
 
 

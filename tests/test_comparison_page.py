@@ -265,7 +265,7 @@ def test_a_folder_that_is_no_evaluation_is_a_sentence_and_a_stopped_one_says_so(
     write_evaluation(tmp_path)
     plan = json.loads((tmp_path / "evaluation.json").read_text())
     (tmp_path / "evaluation.json").write_text(json.dumps(plan | {"whole": False}))
-    assert "was not finished" in write_comparison(tmp_path).read_text()
+    assert "did not finish" in write_comparison(tmp_path).read_text()
 
 
 def test_numbers_are_written_with_their_units_and_strengths_as_people_write_them():

@@ -409,7 +409,7 @@ def test_a_library_network_and_its_checkpoint_are_found_again(tmp_path, monkeypa
     meta["built"]["model"] = "evil.py:build"  # a run folder makes no code run
     Path("../run/meta.json").write_text(json.dumps(meta))
     Path("evil.py").write_text("raise SystemExit('ran')")
-    assert "built again" in failure(capsys, "evaluate", "../run", "--degrade", "noise")
+    assert "cannot be rebuilt" in failure(capsys, "evaluate", "../run", "--degrade", "noise")
 
 
 @pytest.mark.filterwarnings("default")

@@ -110,7 +110,7 @@ def test_join_of_two_models_keeps_both(table):
     ):
         with pytest.raises(ValueError, match=message):
             table.join(other, **options)
-    with pytest.raises(ValueError, match="'label_b' already"):
+    with pytest.raises(ValueError, match="already has 'label_b'"):
         both.join(table, suffix="_b")
 
 

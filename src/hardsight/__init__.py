@@ -9,7 +9,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Names are imported at first use: `import hardsight` costs next to nothing, and the command's help no torch.
+# Names are imported at first use: `import hardsight` costs next to nothing, and the command's help needs no torch.
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
 _HOMES = {
     name.name: node.module or "" for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names
@@ -17,7 +17,7 @@ _HOMES = {
 
 __all__ = [name for name, home in _HOMES.items() if home != __name__]  # pyrefly: ignore
 
-# Names that stood at the top in the first edition, by the module that they are imported from now.
+# Names that were top-level in the first edition, by the module that they are imported from now.
 _MOVED = {
     "adaptation": "Adapted Method METHODS VALIDATORS",
     "angles": "angle_matrix paired_angle",

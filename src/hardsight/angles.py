@@ -1,7 +1,7 @@
 """Angles between features and class weights: the only place where one is computed.
 
-Every function works in float32 or better whatever comes in, and scales before it squares, so that
-norms of 1e-30 and 1e30 are ordinary. A zero vector has no direction; its angle to anything is π/2.
+Every function works in float32 or better whatever its inputs, and scales before it squares, so norms of 1e-30 and 1e30
+are unproblematic. A zero vector has no direction; its angle to anything is π/2.
 
 Gradients are finite everywhere and exactly 0 where no direction is defined: at a zero vector and at
 coincident or opposite vectors, where the plain formulas return rounding noise or infinity.
@@ -22,13 +22,13 @@ SLOPE_EDGE = 1.0 - 1e-6
 
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:
-    """The dtype results come back in: that of the inputs, but float32 at least."""
+    """The dtype of results: that of the inputs, but at least float32."""
     dtypes = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
     return functools.reduce(torch.promote_types, dtypes, torch.float32)
 
 
 def as_float64(tensor: Tensor) -> Tensor:
-    """A tensor in float64, on the CPU where its device has none (Apple's mps)."""
+    """A tensor in float64, on the CPU if its device lacks float64 (Apple's mps)."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
@@ -99,7 +99,7 @@ def paired_angle(u: Tensor, v: Tensor) -> Tensor:
 
 def float32_is_exact(device: torch.device) -> bool:
     """Whether a float32 matrix product on `device` really multiplies in float32 (no TF32, no bf16)."""
-    # Inside `torch.compile` this cannot be asked, and the user's setting stands; mps has no other way to multiply.
+    # Inside `torch.compile` this cannot be queried, and the user's setting stands; mps multiplies in no other way.
     if torch.compiler.is_compiling() or device.type == "mps":
         return True
     backends: Any = torch.backends
@@ -109,14 +109,14 @@ def float32_is_exact(device: torch.device) -> bool:
 
 
 def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
-    """Products of all rows of `u` and `v`, whatever autocast or TF32 is switched on: cosines if the rows are unit."""
+    """Products of all rows of `u` and `v`, regardless of autocast and TF32: cosines if the rows are unit vectors."""
     with torch.autocast(u.device.type, enabled=False):
         if u.dtype == torch.float32 and not float32_is_exact(u.device):
             return (u.double() @ v.double().mT).float()
         return u @ v.mT
 
 
-# Numbers of a weight that are converted at a time.
+# How many numbers of a weight are converted at a time.
 _BLOCK = 2**22
 
 

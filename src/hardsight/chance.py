@@ -1,4 +1,4 @@
-"""Is a classifier better than chance? Its agreement with the labels, beside what chance would give."""
+"""Is a classifier better than chance? Its agreement with the labels, compared with chance agreement."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from hardsight.printing import percent
 from hardsight.triple import MOST_CLASSES
 
-# Below so much of the way from chance to perfect agreement (Cohen's kappa) a classifier is near chance, however
-# certain the difference is; below so many samples nothing is said.
+# Below this share of the way from chance to perfect agreement (Cohen's kappa) a classifier is near chance, however
+# certain the difference is; with fewer samples than this there is no verdict.
 NEAR, FEWEST = 0.1, 20
 _LEVEL = 0.01
 
@@ -27,10 +27,10 @@ class Chance:
     Attributes:
         n: Labeled samples.
         accuracy: Share of labels that equal the prediction.
-        expected: That share if predictions were dealt out to the samples at random: the class prior, for a network
-            that always predicts the most frequent class.
-        kappa: ``(accuracy − expected) / (1 − expected)``, Cohen's kappa; NaN where `expected` is 1.
-        p: Probability of an accuracy as high under random dealing (one-sided, normal approximation).
+        expected: That share if predictions were assigned to the samples at random: the class prior, for a network that
+            always predicts the most frequent class.
+        kappa: ``(accuracy − expected) / (1 − expected)``, Cohen's kappa; NaN if `expected` is 1.
+        p: Probability of such a high accuracy under random assignment (one-sided, normal approximation).
     """
 
     n: int
@@ -53,12 +53,12 @@ class Chance:
 
 
 def chance_agreement(labels: np.ndarray, predictions: np.ndarray) -> Chance:
-    """Agreement of predictions with labels, beside what a random dealing of the same predictions would give.
+    """Agreement of predictions with labels, and the agreement expected if the same predictions are assigned at random.
 
     The moments of the number of matches under a random permutation are exact.
 
     Args:
-        labels: ``(N,)`` classes; negative where a sample has no label.
+        labels: ``(N,)`` classes; negative for samples without a label.
         predictions: ``(N,)`` predicted classes.
 
     Examples:

@@ -16,7 +16,7 @@ from hardsight.heads import unwrap
 from hardsight.runs import content_hash
 from hardsight.untrusted import Arrays, check_regular
 
-# Where training scripts put the state dict, the weights themselves before their moving average.
+# Keys under which training scripts store the state dict, the weights themselves before their moving average.
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema_state_dict")
 # Mean and standard deviation of ImageNet's colors, which torchvision's weights were trained with.
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -24,7 +24,7 @@ _MOST_REPEATED = 1 << 26  # bytes; some networks store a small table as one repe
 
 
 def read_checkpoint(path: str | Path, argument: str = "--checkpoint") -> dict[str, Tensor]:
-    """The state dict in a ``.safetensors`` or torch file, also where it is nested as training scripts do.
+    """The state dict in a ``.safetensors`` or torch file, also if it is nested as in files of training scripts.
 
     Errors name it by `argument`.
     """
@@ -37,14 +37,14 @@ def read_checkpoint(path: str | Path, argument: str = "--checkpoint") -> dict[st
             content = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged bytes fail in any way, and the error may quote them
+    except Exception as error:  # damaged bytes may raise anything, and the error may quote them
         lines = [line.strip() for line in str(error).splitlines()]
         if not any("weights_only" in line or "Unsupported" in line for line in lines):
             raise InputError(
                 f"{argument}: {path.name} cannot be read as a checkpoint ({type(error).__name__}): it is truncated, "
                 "or not a file of torch or safetensors; save or copy it again."
             ) from error
-        # What the unpickler refused, without torch's advice to allow it.
+        # What the unpickler refused, without torch's advice on how to allow it.
         refused = [line for line in lines if "GLOBAL" in line or "Unsupported" in line] or [type(error).__name__]
         what = refused[0].split(" was not an allowed")[0].removeprefix("WeightsUnpickler error: ")[:160]
         raise InputError(
@@ -59,7 +59,7 @@ def read_checkpoint(path: str | Path, argument: str = "--checkpoint") -> dict[st
     if not state:
         raise InputError(f"{argument}: {path.name} holds no state dict, but a {type(content).__name__}.")
     for name, tensor in state.items():
-        # A tensor that repeats a few stored numbers without end: a small file could fill any memory.
+        # A tensor that repeats a few stored numbers endlessly: a small file could fill any memory.
         size = tensor.numel() * tensor.element_size()
         if tensor.layout != torch.strided or (size > _MOST_REPEATED and size > tensor.untyped_storage().nbytes()):
             raise InputError(
@@ -72,7 +72,7 @@ def read_checkpoint(path: str | Path, argument: str = "--checkpoint") -> dict[st
 def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
     """Load a state dict by torch's strict rules: missing, unexpected or misshapen keys are an error that names them.
 
-    A module that a state dict does not fit keeps its weights.
+    If the state dict does not fit, the module keeps its weights.
     """
     module, file = unwrap(module), Path(name).name
     before = copy.deepcopy(module.state_dict())
@@ -90,9 +90,9 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], name: str) -> None
 def start_from(module: nn.Module, file: str | Path) -> str:
     """Load the matching part of a checkpoint, such as torchvision's for ImageNet, and describe what was loaded.
 
-    Every tensor must be in it by name and shape, except those at the end, a new head, which stay as they are. The
-    first layer of a network of `hardsight.networks` then normalizes colors as torchvision does, unless the checkpoint
-    has that layer too.
+    It must hold every tensor by name and shape, except those at the end, a new head, which stay unchanged. The first
+    layer of a network of `hardsight.networks` then normalizes colors as torchvision does, unless the checkpoint
+    contains that layer too.
 
     Args:
         module: The network, changed in place.
@@ -103,7 +103,7 @@ def start_from(module: nn.Module, file: str | Path) -> str:
     state = without_prefix(state, {*current, *names.values()})
     stored = {key: state.get(key, state.get(name)) for key, name in names.items()}
     matching = {key: value for key, value in stored.items() if value is not None and value.shape == current[key].shape}
-    # Old checkpoints do not count batches; those of other libraries do not have our first layer.
+    # Old checkpoints lack batch counters; those of other libraries lack our first layer.
     needed = [key for key in current if not key.startswith("normalise.") and not key.endswith(".num_batches_tracked")]
     new = [key for key in needed if key not in matching]
     if len(new) == len(needed) or new != needed[len(needed) - len(new) :]:
@@ -121,7 +121,7 @@ def start_from(module: nn.Module, file: str | Path) -> str:
 
 
 def without_prefix(state: dict[str, Tensor], keys: Collection[str]) -> dict[str, Tensor]:
-    """Without what DDP, `torch.compile`, Lightning or an average puts before every key; some of `keys` remain."""
+    """Strip the prefix that DDP, `torch.compile`, Lightning or an average adds to every key; some of `keys` remain."""
     state = {key: value for key, value in state.items() if key != "n_averaged"}  # a counter of AveragedModel
     stripped = state
     while stripped.keys().isdisjoint(keys):

@@ -17,10 +17,10 @@ from hardsight.stats import FEW, mcnemar, mean_ranks, paired_difference
 from hardsight.table import SampleTable
 from hardsight.tablefiles import class_count, class_numbers, floats
 
-# What the change is measured in: the first that both runs have.
+# The score that measures the change: the first that both runs have.
 _BY = ("avh", "nll", "confidence", "angle", "margin", "entropy")
 
-# Labels that differ in more than this share of the samples are no corrections but another numbering.
+# If labels differ in more than this share of the samples, they are numbered differently rather than corrected.
 _MOST_RELABELLED = 0.5
 
 
@@ -29,18 +29,18 @@ def compare(after: SampleTable | str | Path, before: SampleTable | str | Path) -
 
     Args:
         after: The run to look at: a table, or a run folder.
-        before: The run to compare it with. It may have another number of classes: C·AVH compares across them.
+        before: The run to compare it with. Its number of classes may differ: C·AVH is comparable.
 
     Returns:
         ``id``, ``label``, ``pred``, ``pred_before``, every score that both have as ``<score>`` and ``<score>_before``,
         and (AVH stands for the first of AVH, nll, confidence … that both have)
 
-        - ``avh_change``: C·AVH after minus before, negative is easier; NaN where the label was changed in between,
+        - ``avh_change``: C·AVH after minus before, negative is easier; NaN if the label was changed in between,
         - ``rank_change``: the same for ranks scaled to (0, 1), 1 the hardest,
         - ``fixed``, ``broken``: wrong before and right now, right before and wrong now; ``relabelled``.
 
         ``meta.comparison`` holds counts, the accuracies with McNemar's exact two-sided p-value, and the mean change
-        with its paired 95 % interval (Student's t).
+        with its paired 95% interval (Student's t).
 
     Examples:
         >>> before = SampleTable.from_columns({"id": ["a", "b"], "label": [0, 1], "pred": [0, 0], "avh": [0.2, 0.7]})
@@ -89,7 +89,7 @@ def compare(after: SampleTable | str | Path, before: SampleTable | str | Path) -
 
 
 def mid_ranks(hardness: np.ndarray) -> np.ndarray:
-    """Ranks scaled to (0, 1), 1 the hardest; ties share the middle of their ranks; NaN stays NaN."""
+    """Ranks scaled to (0, 1), 1 the hardest; ties share their mean rank; NaN stays NaN."""
     ranks = mean_ranks(hardness)
     ranks -= 0.5
     ranks /= max(int((~np.isnan(ranks)).sum()), 1)
@@ -97,7 +97,7 @@ def mid_ranks(hardness: np.ndarray) -> np.ndarray:
 
 
 def mean_change(values: np.ndarray, before: np.ndarray) -> dict[str, Any]:
-    """Mean of paired differences with Student's 95 % interval; none below five pairs, or where nothing varies."""
+    """Mean of paired differences with Student's 95% interval; none below five pairs, or if nothing varies."""
     known = ~np.isnan(values) & ~np.isnan(before)
     n = int(known.sum())
     if not n:
@@ -109,7 +109,7 @@ def mean_change(values: np.ndarray, before: np.ndarray) -> dict[str, Any]:
 
 
 def paired_accuracy(right: np.ndarray, right_before: np.ndarray, judged: np.ndarray) -> dict[str, Any]:
-    """Accuracy after and before over the same samples, and McNemar's exact two-sided p-value of their being equal."""
+    """Accuracy after and before over the same samples, and McNemar's exact two-sided p-value for equality."""
     n, fixed, broken = int(judged.sum()), int((right & ~right_before).sum()), int((right_before & ~right).sum())
     if not n:
         return {"accuracy": None, "accuracy_before": None, "accuracy_change": None, "mcnemar": None}
@@ -146,12 +146,12 @@ def _matched(after: SampleTable, before: SampleTable) -> tuple[pa.Table, pa.Tabl
     return new.filter(found), old.take(where.filter(found)), counts
 
 
-# Class numbers that stand for nothing, and for a class that the other run does not know.
+# Class numbers for no class, and for a class that the other run does not have.
 _NONE, _UNKNOWN = -1, -2
 
 
 def _class_mapping(after: SampleTable, before: SampleTable) -> np.ndarray | None:
-    """The number that `after` gives to each class of `before`, by name; None where numbers are all there is."""
+    """The number that `after` gives to each class of `before`, by name; None if there are only numbers."""
     new, old = (list(t.meta.class_names) for t in (after, before))
     if not new or not old or new == old:
         return None

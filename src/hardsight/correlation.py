@@ -2,8 +2,8 @@
 
 The influence of a sample on a correlation is how much the correlation would change with a little more of that sample.
 Its standard deviation over √n is the standard error (the infinitesimal jackknife); influences on two correlations over
-the same samples subtract, which is what pairing means. Unlike closed forms for normal data, this and the paired
-bootstrap (`resampled`) hold with ties, and half of all human frequencies may tie at 1.
+the same samples subtract, which makes comparisons paired. Unlike closed forms for normal data, this and the paired
+bootstrap (`resampled`) are valid with ties, and half of all human frequencies may tie at 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scipy import stats
 from hardsight.errors import InputError
 from hardsight.stats import half_width
 
-_MANY = 1 << 20  # samples of which an array of eight bytes each is large
+_MANY = 1 << 20  # samples above which an array of eight bytes each is large
 _BLOCK = 1 << 16  # samples at a time
 _RESAMPLED_BYTES = 1 << 30  # of resamples at a time, about 80 bytes for each sample
 
@@ -39,7 +39,7 @@ def pearson(x: np.ndarray, y: np.ndarray) -> Correlation:
     """Pearson's correlation of two arrays without NaN."""
     x, y = _standardized(x), _standardized(y)
     value = float((x * y).mean())
-    # A few outliers that are not in the sample may decide a mean of products: never less than normal data would have.
+    # A few outliers outside the sample may dominate a mean of products: never less than for normal data.
     return _with_interval(value, x * y - value * (x**2 + y**2) / 2, half_width())
 
 
@@ -51,8 +51,8 @@ def spearman(x: np.ndarray, y: np.ndarray) -> Correlation:
     if not variance_u or not variance_v:
         return _with_interval(np.nan, np.full(n, np.nan))
     value = float(covariance / np.sqrt(variance_u * variance_v))
-    # A sample counts through its own ranks, and because it moves the ranks of all the others above it. Sums are taken
-    # in place: of many samples every array is large.
+    # A sample counts through its own ranks, and because it shifts the ranks of all samples above it. Sums are taken
+    # in place: with many samples every array is large.
     influence = u * v
     influence -= covariance
     for codes, weight in ((x, v), (y, u)):
@@ -67,13 +67,13 @@ def spearman(x: np.ndarray, y: np.ndarray) -> Correlation:
 
 
 def _mid_ranks(codes: np.ndarray) -> np.ndarray:
-    """Ranks over n between ±½, those of ties their mean."""
+    """Ranks over n between ±½; ties share their mean."""
     upto = np.cumsum(count := np.bincount(codes))
     return (((2 * upto - count + 1) / 2 - 0.5) / len(codes) - 0.5)[codes]
 
 
 def _on_variance(codes: np.ndarray, ranks: np.ndarray, variance: float) -> np.ndarray:
-    """The influence of each sample on the variance of the ranks, over it."""
+    """The influence of each sample on the variance of the ranks, divided by that variance."""
     moved = _moved(codes, ranks)
     moved -= variance
     moved *= 2
@@ -139,7 +139,7 @@ def _codes(values: np.ndarray) -> np.ndarray:
 
 
 def _pair_codes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Codes of pairs of codes: ties are pairs that are equal in both."""
+    """Codes of pairs of codes; pairs tie if both codes are equal."""
     pairs = x.astype(np.int64)
     pairs *= len(x)
     pairs += y
@@ -147,24 +147,24 @@ def _pair_codes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _index_type(n: int) -> type[np.signedinteger]:
-    """Of places among n samples: the type that NumPy takes without a conversion, or of many the smaller one."""
+    """The type for positions among n samples: the one that NumPy indexes with directly, or for many the smaller one."""
     return np.intp if n <= _MANY else np.int32
 
 
 def _code_pair(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    """The codes of both, those with fewer distinct values second, which `below_pairs` takes fewer steps with."""
+    """The codes of both, with the fewer distinct values second, so that `below_pairs` takes fewer steps."""
     return sorted((_codes(x), _codes(y)), key=lambda code: -code.max())
 
 
 def _ranks(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each sample how many lie below it, and how many do not lie above it."""
+    """For each sample, the number of samples below it, and the number not above it."""
     count = np.bincount(codes)
     upto = np.cumsum(count)
     return (upto - count)[codes], upto[codes]
 
 
 def below_pairs(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """All pairs of samples of which one lies below the other in both x and y; x and y are codes 0, 1, … .
+    """All pairs of samples in which one lies below the other in both x and y; x and y are codes 0, 1, … .
 
     Samples in the order of x are halved by the highest bit of y, each half again by the next bit, and so on. Two
     samples part at one bit: there the one with the bit has those without it that come earlier in x below itself.
@@ -185,7 +185,7 @@ def below_pairs(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[np.ndarray, np.n
 
 
 def _moved(codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """For each sample the mean over all j of weight_j where x_j is above it, and half of it where x_j ties with it."""
+    """For each sample the mean over all j of weight_j if x_j is above it, and of half of it if x_j ties with it."""
     at = np.bincount(codes, weight)
     above = np.cumsum(at)
     np.subtract(at.sum(), above, out=above)
@@ -198,7 +198,7 @@ def _moved(codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 class Influences:
-    """Influences of the same samples on several correlations; of many samples they are kept in a file, not in memory.
+    """Influences of the same samples on several correlations; for many samples they are kept in a file, not in memory.
 
     Args:
         n: Samples.
@@ -215,7 +215,7 @@ class Influences:
             self._file.close()
 
     def add(self, influence: np.ndarray) -> None:
-        """One more correlation."""
+        """Add a correlation."""
         self._means.append(float(influence.mean()))
         if self._file is None:
             self._kept.append(influence)
@@ -253,9 +253,9 @@ def _with_interval(value: float, influence: np.ndarray, least: float = 0.0) -> C
 def fisher_interval(value: float, error: float, n: int, least: float = 0.0) -> tuple[float, float]:
     """The 95% interval of a correlation from its standard error, on Fisher's scale, where ±1 skew it less.
 
-    An error that is estimated from few samples is itself uncertain, and too small on average: hence Student's t, and
-    √(n / (n − 3)), which Fisher found for normal data; below 4 samples there is none. The interval reaches at least
-    `least` standard errors of normal data to either side.
+    A standard error from few samples is itself uncertain, and too small on average: hence Student's t, and Fisher's
+    √(n / (n − 3)) for normal data; below 4 samples there is no interval. The interval reaches at least `least` standard
+    errors of normal data to either side.
     """
     if not np.isfinite(error) or n < 4:
         return np.nan, np.nan
@@ -292,7 +292,8 @@ def resampled(
 ) -> np.ndarray:
     """Correlations of several columns with y over the same resamples of the samples.
 
-    Columns ``(S, N)`` and y ``(N,)`` have no NaN. The same seed gives the same resamples, on any number of threads.
+    Columns ``(S, N)`` and y ``(N,)`` must not contain NaN. The same seed gives the same resamples, on any number of
+    threads.
 
     Returns:
         ``(resamples, S, coefficients)``; NaN where a column or y is constant in a resample.
@@ -307,7 +308,7 @@ def resampled(
     @np.errstate(invalid="ignore", divide="ignore")
     def resample(number: int) -> np.ndarray:
         drawn = np.random.default_rng([seed, number]).integers(0, n, n)
-        counts = np.bincount(drawn, minlength=n)  # whole numbers: their sums are exact, and cumulate fastest
+        counts = np.bincount(drawn, minlength=n)  # whole numbers: their sums are exact, and cumulative sums fastest
         return np.stack([function(counts) for function in functions], axis=1)
 
     # NumPy releases the interpreter in the loops that matter, so threads share the work.
@@ -327,7 +328,7 @@ def _pearson_of(columns: np.ndarray, y: np.ndarray) -> _OfCounts:
     def correlations(counts: np.ndarray) -> np.ndarray:
         sums = np.einsum("n,nk->k", counts, moments) / len(counts)
         x, xx, xy = sums[2:].reshape(3, -1)
-        # What is constant in a resample has a variance of rounding; NaN instead.
+        # The variance of a constant in a resample is rounding error; NaN instead.
         squares, means = np.append(xx, sums[1]), np.append(x, sums[0])
         spread = squares - means**2
         spread[spread < 1e-12 * squares] = np.nan
@@ -372,8 +373,8 @@ def _kendall_of(columns: np.ndarray, y: np.ndarray) -> _OfCounts:
 _OfCounts: TypeAlias = Callable[[np.ndarray], np.ndarray]  # correlations (S,) from how often each sample was drawn
 _RESAMPLED = {"pearson": _pearson_of, "spearman": _spearman_of, "kendall": _kendall_of}
 
-# Closed forms: they assume normal data, which saturated scores and tied human frequencies are not. They are here to
-# compare with what others report; docs/results/alignment-error-rates.csv has the error rate of each.
+# Closed forms: they assume normal data, which saturated scores and tied human frequencies are not. They serve to
+# compare with published results; docs/results/alignment-error-rates.csv has the error rate of each.
 
 
 def fisher_z(r1: float, r2: float, n1: int, n2: int) -> float:
@@ -415,7 +416,7 @@ def p_value(z: float, sided: int = 2) -> float:
 def _fisher_difference(n: int, **correlations: float) -> float:
     """The difference of two correlations on Fisher's scale."""
     if n < 4:
-        raise InputError(f"n must be 4 or more for Fisher's transformation, got {n}.")
+        raise InputError(f"n must be at least 4 for Fisher's transformation, got {n}.")
     if wrong := [name for name, r in correlations.items() if not -1 < r < 1]:
         raise InputError(
             f"{wrong[0]} must be a correlation between −1 and 1 (both excluded), got {correlations[wrong[0]]}."

@@ -1,4 +1,4 @@
-"""The demo: real digits, a few labels changed on purpose, and a network that did not train on them to find these."""
+"""The demo: real digits, a few labels changed on purpose, and networks that find them out of sample."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DATA_FILE = "digits.npz"
 
 
 class Demo(NamedTuple):
-    """What the demo found.
+    """Results of the demo.
 
     Attributes:
-        table: The scores; ``meta.planted`` has the true label of each changed one by id.
+        table: The scores; ``meta.planted`` has the true label of each sample with a changed label, by id.
         page: The page.
         changed: How many labels were changed.
         found: How many of them are suspects.
-        others: How many labels are suspects although nobody changed them.
+        others: How many unchanged labels are suspects.
     """
 
     table: SampleTable
@@ -59,7 +59,7 @@ def run_demo(out: Path = Path("hardsight-demo"), seed: int = 0) -> Demo:
     samples, planted = digits_with_wrong_labels(out / DATA_FILE, seed)
     print(f"{len(samples):,} real handwritten digits (8×8, scikit-learn). We changed {len(planted)} of their labels.")
     print(f"Can a network tell which? {FOLDS} folds: no digit is judged by a network that trained on its label.")
-    with one_thread():  # layers this small gain nothing from a second one
+    with one_thread():  # layers this small gain nothing from a second thread
         table = score(train, samples, folds=FOLDS, seed=seed, device="cpu")
     table.meta.planted = planted
     table.save(out, overwrite=True)
@@ -99,7 +99,7 @@ def _check_free(out: Path) -> None:
 
 
 def digits_with_wrong_labels(file: Path, seed: int) -> tuple[ArraySamples, dict[str, int]]:
-    """The digits of scikit-learn, some with another label than theirs, and the true label of these by id.
+    """The digits of scikit-learn, some with a changed label, and the true label of these by id.
 
     `file` is where the data will be.
     """
@@ -133,7 +133,7 @@ def train(data: TrainingData) -> Model:
 
 
 def _show(suspects: SampleTable, samples: ArraySamples, planted: dict[str, int], n: int = 6) -> None:
-    """The most suspicious digits in the terminal, two rows of pixels a line."""
+    """The most suspicious digits in the terminal, two rows of pixels per line."""
     rows = suspects.head(n).to_arrow().to_pylist()
     print(f"\nThe {n} most suspicious labels:\n")
     drawn = [_half_blocks(samples.images[place]) for place in samples.find([row["id"] for row in rows])]

@@ -1,4 +1,4 @@
-"""Where a network runs: its device, loader processes, and eval mode for as long as it is needed."""
+"""Where a network runs: its device, loader processes, and temporary eval mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hardsight.extras import first_line, is_graph
 
 @contextmanager
 def evaluating(network: nn.Module, device: torch.device) -> Iterator[None]:
-    """Eval mode on the device, and back to how each submodule was."""
+    """Eval mode on the device; afterwards each submodule is restored."""
     modes = {module: module.training for module in network.modules()}
     home = next((p.device for p in network.parameters()), device)
     network.to(device).eval()
@@ -29,7 +29,7 @@ def evaluating(network: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def moved(inputs: Any, device: torch.device) -> Any:
-    """Inputs of a network on its device; float64 becomes float32 on Apple's mps, which has no other."""
+    """Inputs of a network on its device; float64 becomes float32 on Apple's mps, which lacks float64."""
     if isinstance(inputs, dict):
         return {key: moved(value, device) for key, value in inputs.items()}
     if is_graph(inputs):
@@ -61,7 +61,7 @@ def loader_workers(workers: int | None, device: torch.device) -> int:
     cores = os.cpu_count() or 1
     if workers is None:
         return 0 if device.type == "cpu" else min(8, cores)
-    most = max(64, 4 * cores)  # more only wait for one another, and may bring the machine to a halt
+    most = max(64, 4 * cores)  # more would only wait for one another, and may bring the machine to a halt
     if isinstance(workers, bool) or not isinstance(workers, int) or not 0 <= workers <= most:
         raise InputError(f"workers must be an integer between 0 and {most}, got {workers!r}.")
     return workers

@@ -1,4 +1,4 @@
-"""Which way each column is harder, said once, by its name."""
+"""The direction of hardness of each column, by its name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 from hardsight.errors import InputError
 from hardsight.scores import SCORES
 
-# Every column that hardsight writes about a sample, except the scores, which say it themselves. True: a larger value
-# is harder; False: a smaller one is; None: neither, so that nothing can be ranked by it.
+# Every column that hardsight writes about a sample, except the scores, which declare it themselves. True: larger values
+# are harder; False: smaller ones are; None: neither, so nothing can be ranked by it.
 COLUMNS: Mapping[str, bool | None] = {
     # What a sample is, and several networks; rank 1 is the hardest.
     **dict.fromkeys(("id", "label", "pred", "model", "fold", "epoch", "error", "avh_error")),
     **dict.fromkeys(("correct", "agreement", "rank", "rank_low", "rank_high"), False),
-    # Training: what one epoch records, and the summary over all of them.
+    # Training: the records of one epoch, and the summary over all epochs.
     **dict.fromkeys(("angle_sum", "other_angle", "seen")),
     **dict.fromkeys(("nll_angles", "nll_norms", "forgetting", "learned", "variability"), True),
     **dict.fromkeys(("mean_confidence", "aum", "correctness"), False),
@@ -22,7 +22,7 @@ COLUMNS: Mapping[str, bool | None] = {
     **dict.fromkeys(("rank_angle", "rank_logit", "rank_change", "suspicion"), True),
     **dict.fromkeys(("fixed", "broken", "relabelled", "p_pred", "suspect", "suggested", "action", "reason")),
     "p_label": False,
-    # People, and what is compared with them; degraded images, of which some are harder at lower levels.
+    # People, and scores compared with them; degraded images, some of which are harder at lower levels.
     **dict.fromkeys(("hsf", "temperature_confidence"), False),
     **dict.fromkeys(("votes_entropy", "total", "aleatoric", "epistemic"), True),
     **dict.fromkeys(("answers", "majority", "degradation", "level")),
@@ -35,13 +35,13 @@ COLUMNS: Mapping[str, bool | None] = {
     **dict.fromkeys(("explanation/infidelity", "explanation/entropy", "explanation/area", "explanation/mass_inside")),
 }
 
-# Behind a name these change a value and not its direction: where it is taken, in which run, over what it is averaged.
-# (Not "_sd": how far networks differ says nothing about which way is harder.)
+# These suffixes change a value but not its direction: at which class, in which run, averaged over what.
+# (Not "_sd": the spread over networks says nothing about the direction.)
 _ENDINGS = ("_pred", "_right", "_before", "_change", "_within_class", "_epochs", "_early", "_late", "_z", "_ensemble")
 
 
 def larger_is_harder(column: str) -> bool | None:
-    """Which way a column is harder, by its name: None where it has no direction, or where hardsight does not write it.
+    """The direction of hardness of a column, by its name: None if it has none, or if hardsight does not write it.
 
     Examples:
         >>> larger_is_harder("avh"), larger_is_harder("confidence_before"), larger_is_harder("rank")
@@ -59,7 +59,7 @@ def larger_is_harder(column: str) -> bool | None:
 
 
 def hardness_sign(column: str, largest: bool | None = None) -> int:
-    """1 where a larger value is harder, −1 where a smaller one is, as the column's name says unless `largest` does."""
+    """1 if a larger value is harder, −1 if a smaller one is, by the column's name unless `largest` says so."""
     larger = larger_is_harder(column) if largest is None else largest
     if larger is None:
         raise InputError(
@@ -69,6 +69,6 @@ def hardness_sign(column: str, largest: bool | None = None) -> int:
 
 
 def harder_end(column: str) -> Literal["larger", "smaller", ""]:
-    """The same in a word, for pages; empty where a column has no direction."""
+    """The same in a word, for pages; empty if a column has no direction."""
     larger = larger_is_harder(column)
     return "" if larger is None else "larger" if larger else "smaller"

@@ -1,4 +1,4 @@
-"""The processes of a `torch.distributed` job: who this one is, what they exchange, and what the first does for all."""
+"""The processes of a `torch.distributed` job: their ranks, what they exchange, and what the first does for all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def torchrun_job(device: str | torch.device | None) -> Iterator[torch.device]:
         _join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield device
-        dist.barrier()  # torch aborts if a process ends while one of its threads still holds what it sent
+        dist.barrier()  # torch aborts if a process ends while one of its threads still holds data that it sent
     finally:
         if not initialized:
             dist.destroy_process_group()
@@ -52,8 +52,8 @@ def _join(backend: str) -> None:
     restarts, world = environment.get("TORCHELASTIC_RESTART_COUNT", "0"), environment["WORLD_SIZE"]
     shared = restarts != "0" and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     options: dict[str, Any] = {}
-    # torchrun keeps one store over all restarts, where a process may find the address of one that has died. Several
-    # machines may have counted different restarts, so they cannot agree on another part of the store.
+    # torchrun keeps one store over all restarts, in which a process may find the address of a dead one. Several
+    # machines may have counted restarts differently, so they cannot agree on another part of the store.
     if shared and environment.get("LOCAL_WORLD_SIZE") == world:
         address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
         store = dist.PrefixStore(f"restart {restarts}", dist.TCPStore(address, port, int(world), is_master=False))
@@ -89,8 +89,8 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
 def by_first_process(work: Callable[[], Any]) -> Any:
     """Run `work` in the first process and return its result, or raise its error, in every process.
 
-    Only the first process reads and writes files, so machines need not share a disk. If it alone raised the error, the
-    others would wait for it in the next step.
+    Only the first process reads and writes files, so machines need not share a disk. If only the first raised the
+    error, the others would wait for it in the next step.
     """
     if not joined_job():
         return work()
@@ -103,13 +103,13 @@ def by_first_process(work: Callable[[], Any]) -> Any:
     dist.broadcast_object_list(outcome, 0)
     result, failure = outcome[0]
     if failure is not None:
-        dist.barrier()  # torch aborts if a process ends while one of its threads still holds what was sent
+        dist.barrier()  # torch aborts if a process ends while one of its threads still holds data that was sent
         raise failure
     return result
 
 
 def wait_for_all() -> None:
-    """Wait for every process that torchrun started, in a process group that exists only for that."""
+    """Wait for every process that torchrun started, in a temporary process group."""
     try:
         _join("gloo")
         dist.barrier()

@@ -30,7 +30,7 @@ _CORE = (
     "tyro",
 )
 _IMPORT_NAME = {"scikit-learn": "sklearn", "pillow": "PIL"}
-# How a torchvision that was built for another torch fails.
+# Errors of a torchvision that was built for another torch.
 _MISMATCH = ("torchvision::nms", "undefined symbol", "partially initialized module 'torchvision'", "no attribute 'ext")
 
 
@@ -54,7 +54,7 @@ def examine() -> dict[str, Any]:
 
 
 def findings() -> Iterator[Finding]:
-    """What `examine` prints; a check that fails is itself a finding."""
+    """The findings that `examine` prints; a check that fails is itself a finding."""
     yield Finding("ok", "python", f"{platform.python_version()} at {sys.executable}, {platform.platform()}")
     yield Finding("ok", "hardsight", __version__)
     checks: dict[str, Callable[[], tuple[str, str]]] = {package: partial(_package, package) for package in _CORE}

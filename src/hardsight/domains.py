@@ -1,12 +1,12 @@
-"""Domain generalization: train on all domains but one, and test on the one that was left out.
+"""Domain generalization: train on all domains but one, and test on the domain left out.
 
-A single training leaves many networks, one per epoch and option. Which of them is reported is a choice, and the result
-depends on it, so every result names how it was selected:
+A single training yields many networks, one per epoch and option. The result depends on which of them is reported, so
+every result names how it was selected:
 
 ``train-domain``
     By the accuracy on a held-out part of the training domains.
 ``leave-one-domain-out``
-    By the accuracy on each training domain when it is left out, too (for options; see `best_option`).
+    By the accuracy on each training domain when it is also left out (for options; see `best_option`).
 ``last``
     The last epoch.
 ``oracle``
@@ -39,7 +39,7 @@ from hardsight.registry import Range, check_choice, did_you_mean, whole_number
 from hardsight.training import train
 
 SELECTIONS = ("train-domain", "last", "oracle")
-_HELD_OUT = "held out/"  # before the ids of samples that were held out
+_HELD_OUT = "held out/"  # prefix of the ids of held-out samples
 _THREADS = 8
 _LARGEST = 10_000  # pixels per side
 _NO_NAME = ("", "None", "nan", "NaN", "<NA>", "NaT")  # a missing value of a column, as text
@@ -204,7 +204,7 @@ def leave_one_out(
         target: The domain to leave out and test on.
         without: Further domains not to train on.
         validation: Share of each class of each training domain that is held out, to select an epoch.
-        seed: Of what is held out, and of the training; the recipe's is not used.
+        seed: Random seed of the held-out part and of the training; the recipe's seed is not used.
     """
     seed = whole_number("seed", seed, 0)
     if not isinstance(domains, Mapping) or not all(isinstance(part, Samples) for part in domains.values()):
@@ -252,7 +252,7 @@ def _check_domain(name: str, domains: Mapping[str, Samples], option: str) -> Non
 
 
 def _held_out_rows(labels: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
-    """Which samples to hold out: a share of each class, at least one of it and never all."""
+    """Which samples to hold out: a share of each class, at least one sample and never all."""
     rows = np.zeros(len(labels), bool)
     for label in np.unique(labels):
         members = random.permutation(np.flatnonzero(labels == label))
@@ -270,14 +270,14 @@ def best_option(
     selection: Literal["train-domain", "leave-one-domain-out"] = "train-domain",
     **settings: Any,
 ) -> tuple[str, DomainRun]:
-    """The best of some options (a scale, a rate, a loss) without a look at the test domain, and the training with it.
+    """The best of some options (a scale, a rate, a loss), selected without the test domain, and the training with it.
 
     Args:
         model, domains, target: As for `leave_one_out`.
         options: By name, arguments of `leave_one_out`, such as ``{"8": {"loss": "avh:8"}, "16": {"loss": "avh:16"}}``.
         out: Folder for the trainings: ``out/OPTION``, and ``out/OPTION-without-DOMAIN``.
         selection: ``train-domain``: by the best epoch's accuracy on the held-out part of the training domains;
-            ``leave-one-domain-out``: by the mean accuracy on each training domain when it is left out, too.
+            ``leave-one-domain-out``: by the mean accuracy on each training domain when it is also left out.
         settings: Further arguments of `leave_one_out`, for every option.
     """
     check_choice(selection, ("train-domain", "leave-one-domain-out"), "selection")

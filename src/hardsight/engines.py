@@ -1,7 +1,7 @@
-"""Where units of work are done: in this process, or by the workers of a Ray cluster.
+"""Where units of work run: in this process, or on the workers of a Ray cluster.
 
-An engine takes a `Job` and the numbers of the units that are left. Workers write what they do themselves; the driver
-only hands out numbers, so a lost worker costs the unit it was at.
+An engine takes a `Job` and the numbers of the remaining units. Workers write their results themselves; the driver only
+hands out numbers, so a lost worker costs one unit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Job(Protocol):
     """Work in units. It is pickled and sent to every worker."""
 
     def open(self) -> Callable[[int], list[str]]:
-        """Prepare a worker, once; returns what does and commits a unit, and returns notes about the result."""
+        """Prepare a worker, once; returns a function that computes and commits a unit and returns notes about the
+        result.
+        """
         ...
 
     def samples(self, unit: int) -> int:
@@ -44,7 +46,7 @@ class Job(Protocol):
 
 @dataclass
 class Outcome:
-    """What became of the units: why some of them failed on every try, notes about the result, and lost workers."""
+    """The outcome of the units: why some failed on every try, notes about the result, and lost workers."""
 
     failed: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -53,20 +55,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Ray:
-    """The workers of a Ray cluster (extra ``ray``), or of a Ray that is started on this machine.
+    """The workers of a Ray cluster (extra ``ray``), or of a Ray instance that is started on this machine.
 
-    Every worker holds the model and the data, and asks for one unit after another. A worker that dies is started
-    again, and its unit is done again; a unit that fails on every try is listed as bad, and the run goes on.
+    Every worker holds the model and the data, and asks for one unit after another. A worker that dies is restarted, and
+    its unit is computed again; a unit that fails on every try is listed as bad, and the run continues.
 
     Args:
-        workers: How many; one per GPU of the cluster, or per processor core if it has none, if not given.
-        address: Of a running cluster (``host:6379``, ``auto``, or ``ray://host:10001``); the running Ray of this
-            process, or else a new one on this machine, if not given.
+        workers: How many; if not given, one per GPU of the cluster, or per processor core if it has none.
+        address: Address of a running cluster (``host:6379``, ``auto``, or ``ray://host:10001``); if not given, the
+            running Ray of this process, or else a new one on this machine.
         cpus: Processor cores that each worker reserves; it uses as many threads.
-        gpus: GPUs that each worker reserves; 1 where the cluster has any, if not given.
+        gpus: GPUs that each worker reserves; if not given, 1 if the cluster has any.
         tries: How often a unit may fail before its samples are bad.
-        timeout: Seconds after which a worker that is still at one unit is stopped and started again; never if not
-            given.
+        timeout: Seconds after which a worker that is still busy with one unit is restarted; never if not given.
         patience: Seconds without a working worker after which the run stops and can be resumed: the nodes are gone,
             or none has what a worker needs.
 
@@ -87,7 +88,7 @@ class Ray:
     def __post_init__(self) -> None:
         for name in ("cpus", "tries", *(["workers"] if self.workers is not None else [])):
             whole_number(name, getattr(self, name), 1)
-        if self.address is not None and not self.address.strip():  # an unset variable of a shell
+        if self.address is not None and not self.address.strip():  # an unset shell variable
             raise InputError("address must be that of a Ray cluster, as in host:6379, or auto; got an empty text.")
         above, least = Range(0, ends="(]"), Range(0)
         for name, limits in {"patience": above, "timeout": above, "gpus": least}.items():
@@ -95,8 +96,8 @@ class Ray:
                 limits.check(value, name)
 
     def run(self, job: Job, units: Sequence[int], progress: bool = True) -> Outcome:
-        """Do the units; those that failed on every try are in the outcome."""
-        # Under `uv run`, Ray would upload the current folder and build a new environment for the workers from it.
+        """Run the units; those that failed on every try are in the outcome."""
+        # Under `uv run`, Ray would upload the current folder and build a new environment from it for the workers.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         ray = need("ray")
         with _session(ray, self.address):
@@ -117,7 +118,7 @@ class _Dispatch:
         options = {"num_cpus": engine.cpus, "num_gpus": gpus, "max_restarts": 0}
         self.actor, self.packed = ray.remote(**options)(_Worker), ray.put(job)
         self.needs = f"each needs {engine.cpus} CPU" + (f" and {gpus:g} GPU" if gpus else "")
-        # What each worker is at: a unit, or None while it is prepared, and since when.
+        # What each worker is doing: a unit, or None while it is prepared, and since when.
         self.running: dict[Any, tuple[Any, int | None, float]] = {}
 
     def run(self, units: Sequence[int], progress: bool) -> Outcome:
@@ -138,7 +139,7 @@ class _Dispatch:
                     reason, lost = self._reason(task)
                     if reason is not None:
                         failures[unit] += 1
-                        # A node takes all its workers with it, those without a unit too: that is one loss, not many.
+                        # A lost node takes all its workers with it, even idle ones: that is one loss, not many.
                         last = failures[unit] >= self.engine.tries * (self.count if unit is None else 1)
                         if unit is None and last:
                             raise WorkerError("workers are lost while they start: look at Ray's logs for the reason.")
@@ -147,11 +148,11 @@ class _Dispatch:
                         elif unit is not None:
                             todo.append(unit)
                     if unit is None and reason is None:
-                        failures[None] = 0  # only losses in a row say that no worker can start
+                        failures[None] = 0  # only consecutive losses mean that no worker can start
                     elif unit is not None and (reason is None or unit in self.outcome.failed):
                         bar.update(self.job.samples(unit))
                     if lost:
-                        self.ray.kill(worker)  # one that only cannot be reached would keep its GPU
+                        self.ray.kill(worker)  # a worker that is merely unreachable would keep its GPU
                         self._prepare(self.actor.remote())
                     elif todo:
                         unit = todo.popleft()
@@ -191,20 +192,20 @@ class _Dispatch:
         return None, False
 
     def _stop_hanging(self) -> None:
-        """Kill the workers that are at one unit for too long: they are lost, and their unit has failed once."""
+        """Kill the workers that take too long over one unit: they count as lost, and their unit as failed once."""
         for task, (worker, unit, started) in self.running.items():
             if unit is not None and time.monotonic() - started > (self.engine.timeout or math.inf):
                 self.ray.kill(worker)
                 self.running[task] = worker, unit, math.inf  # once
 
     def _end(self) -> None:
-        """Let the workers go: a Ray that the user started goes on."""
+        """Release the workers; a Ray that the user started keeps running."""
         for worker, *_ in self.running.values():
             self.ray.kill(worker)
 
 
 class WorkerError(StateError):
-    """A worker could not be prepared: nobody can work there."""
+    """A worker could not be prepared, so none can run there."""
 
 
 class _Worker:
@@ -221,11 +222,11 @@ class _Worker:
         if others:
             raise WorkerError(f"a worker on {place} has {', '.join(others)}: install the same versions there.")
         torch.set_num_threads(threads)
-        with suppress(OSError):  # where it is there, relative paths mean what they mean to the driver
+        with suppress(OSError):  # if it exists there, relative paths mean the same as to the driver
             os.chdir(folder)
         try:
             self.score = need("ray").get(packed[0]).open()
-        except Exception as error:  # whatever is not there: a file, a library, memory
+        except Exception as error:  # anything may be missing: a file, a library, memory
             raise WorkerError(
                 f"a worker on {place} cannot start: {type(error).__name__}: {first_line(error)}"
             ) from error
@@ -247,7 +248,7 @@ def _versions() -> dict[str, str]:
 
 @contextmanager
 def _session(ray: Any, address: str | None) -> Iterator[None]:
-    """A connection to a cluster; one that is there already stays."""
+    """A connection to a cluster; an existing one stays open."""
     if ray.is_initialized():
         running = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", running):
@@ -259,7 +260,7 @@ def _session(ray: Any, address: str | None) -> Iterator[None]:
         return
     if address is not None and ":" in (place := address.removeprefix("ray://")):
         host, _, port = place.rpartition(":")
-        try:  # Ray itself would wait for a minute, and for what accepts connections and never answers without end
+        try:  # Ray itself would wait for a minute, and forever for a server that accepts connections and never answers
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS) as connection:
                 connection.sendall(_GREETING)
                 connection.recv(1)

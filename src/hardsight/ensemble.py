@@ -1,4 +1,4 @@
-"""Several networks over the same samples: their mean, their spread, and how sure a rank is."""
+"""Several networks over the same samples: their mean, their spread, and the uncertainty of ranks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def mean_over_nets(scores: pa.Table) -> pa.Table:
     """One row per sample from one row per sample and network (columns ``id``, ``model``, ``pred`` and scores).
 
     Each score becomes its mean over the networks, with the sample standard deviation as ``<score>_sd``. ``pred`` is
-    what most networks predict (of a tie the most confident), ``agreement`` their share. ``rank`` is by the mean AVH, 1
-    the hardest; ``rank_low`` and ``rank_high`` are the smallest and the largest rank that any network alone gave.
-    Other columns are those of the first network. Samples that some network lacks are left out.
+    what most networks predict (in a tie, the most confident class), ``agreement`` their share. ``rank`` is by the mean
+    AVH, 1 the hardest; ``rank_low`` and ``rank_high`` are the smallest and the largest rank that any network alone
+    gave. Other columns are those of the first network. Samples that any network lacks are left out.
     """
     nets = [scores.filter(pc.equal(scores["model"], name)) for name in pc.unique(scores["model"]).to_pylist()]
     ids = nets[0]["id"].combine_chunks()

@@ -1,5 +1,5 @@
-"""The errors that hardsight raises on purpose. The command prints these as one sentence; anything else is a bug of
-ours, or of the user's code, and keeps its traceback.
+"""The errors that hardsight raises on purpose. The command prints these as one sentence; anything else is a bug in
+hardsight or in the user's code, and keeps its traceback.
 
 Each is also the built-in error that a caller would expect, so ``except ValueError`` catches an `InputError`.
 """
@@ -21,7 +21,7 @@ class HardsightError(Exception):
 
 
 class InputError(HardsightError, ValueError):
-    """An argument, a file or a data set is not what was asked for."""
+    """An argument, a file or a data set is not what it must be."""
 
 
 class InputTypeError(HardsightError, TypeError):
@@ -29,11 +29,11 @@ class InputTypeError(HardsightError, TypeError):
 
 
 class StateError(HardsightError, RuntimeError):
-    """What was asked for cannot be done with things as they are: an unfinished run, a missing library."""
+    """The request cannot be carried out in the present state: an unfinished run, a missing library."""
 
 
 class StoreError(HardsightError, RuntimeError):
-    """An object store refuses, does not answer, or cannot be used for what was asked."""
+    """An object store refuses, does not answer, or cannot do what was requested."""
 
 
 class MissingPathError(HardsightError, FileNotFoundError):
@@ -41,7 +41,7 @@ class MissingPathError(HardsightError, FileNotFoundError):
 
 
 class ExistingPathError(HardsightError, FileExistsError):
-    """Something that must not be overwritten is in the way."""
+    """Something exists that must not be overwritten."""
 
 
 class MissingKeyError(HardsightError, KeyError):

@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 
 from hardsight.errors import StateError
 
-# Which extra of hardsight brings what is not an ordinary dependency.
+# Which extra of hardsight installs each optional dependency.
 EXTRAS = {
     "hf": ("transformers", "accelerate", "datasets"),
     "frames": ("polars",),
@@ -62,13 +62,13 @@ def install(extra: str) -> str:
 
 def is_graph(value: object) -> bool:
     """Whether something is a graph, or a batch of graphs, of torch-geometric."""
-    # A batch has a class that is made on the spot, of no module of theirs.
+    # The class of a batch is created dynamically, in none of their modules.
     theirs = any(base.__module__.startswith("torch_geometric.") for base in type(value).__mro__)
     return theirs and hasattr(value, "edge_index")
 
 
 def printable(value: object) -> str:
-    """Text that cannot command a terminal: file and class names may hold escape sequences and line breaks."""
+    """Text that cannot control a terminal: file and class names may hold escape sequences and line breaks."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
 
 

@@ -1,8 +1,8 @@
 """The reading of `hardsight.reading` at the speed of a matrix product, for many classes and no gradients.
 
 Sums over the classes are float32. The logits and angles of the target, of the runner-up and of the nearest other class
-are taken again in float64. Rows for which this may miss a stated tolerance are marked: the float64 reference reads them
-again.
+are recomputed in float64. Rows for which this may miss a stated tolerance are marked: the float64 reference computes
+them again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from hardsight.angles import (
     unit,
 )
 
-_FEWEST_CLASSES = 64  # with fewer, single angles decide their sum, and the reference costs little
+_FEWEST_CLASSES = 64  # with fewer, single angles dominate their sum, and the reference is cheap
 _LEAST_WORK = 2**33  # products on a GPU; with fewer, the reference takes less time than a kernel to compile
-_CPU_BLOCK, _GPU_BLOCK = 2**19, 2**24  # float32 products that exist at a time: what a CPU's cache holds; 64 MiB
+_CPU_BLOCK, _GPU_BLOCK = 2**19, 2**24  # float32 products in memory at a time: what a CPU's cache holds; 64 MiB
 _SHORTEST, _LONGEST = 1e-12, 1e12  # vectors beyond these lengths may overflow or vanish in float32 products
 _EPS = torch.finfo(torch.float32).eps
 
 
 class Rows(NamedTuple):
-    """What a pass leaves of each row. Sums are over the classes that are not the target, relative to the runner-up."""
+    """The results of a pass for each row. Sums are over all classes but the target, relative to the runner-up."""
 
     target: Tensor
     other_class: Tensor
@@ -49,9 +49,9 @@ class Rows(NamedTuple):
     exp2_sum: Tensor
     lin_sum: Tensor
     steepest: Tensor  # the largest |cosine|
-    reach: Tensor  # length of the row times that of the longest weight: the largest product there can be
-    noise: Tensor  # rounding of a product; infinite where the row must be read again
-    moved: Tensor  # how far that moves the logarithm of `exp_sum`
+    reach: Tensor  # length of the row times that of the longest weight: the largest possible product
+    noise: Tensor  # rounding of a product; infinite if the row must be computed again
+    moved: Tensor  # its effect on the logarithm of `exp_sum`
 
 
 def applies_to(features: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
@@ -87,7 +87,7 @@ def read_fast(
     apart = rows.lin_sum.abs() / (total - 1).clamp_min(_EPS)  # of those that move from the runner-up, which does not
     slope = (1 - rows.steepest.square()).rsqrt()  # of the angles
     least = torch.minimum(angle_sum, classes * math.pi - angle_sum)
-    # How rounding moves the scores, against the stated tolerances.
+    # How rounding changes the scores, against the stated tolerances.
     sure = torch.stack(
         [
             moved < 8e-6,  # nll, el2n, soft_margin, free_energy
@@ -97,7 +97,7 @@ def read_fast(
         ]
     ).all(0)
     if target is None:
-        sure &= rows.logit > rows.other_logit  # else rounding may have chosen the second
+        sure &= rows.logit > rows.other_logit  # otherwise rounding may have selected the second
     fields = [rows.target, rows.norm, rows.angle, angle_sum, rows.other_angle, rows.logit, rows.other_logit]
     return [*fields, rows.other_class, total, rows.exp2_sum, rows.lin_sum], sure
 
@@ -115,7 +115,7 @@ def _read_plain(
     For features ``(N, D)``, weight ``(C, D)``, target ``(N,)`` (None: the predicted class) and bias ``(C,)``.
     Columns of logits are not computed without `logits`. `precise` is for kernels.
     """
-    # By blocks: the norm in float64 copies what it is taken of.
+    # In blocks: the norm in float64 copies its argument.
     blocks = weight.split(max(1, _CPU_BLOCK // max(1, weight.shape[1])))
     lengths = torch.cat([torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64) for rows in blocks])
     shrink = _inverse(lengths).float()
@@ -164,7 +164,7 @@ def _read_plain(
 
 
 def _angle_sums(cosines: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ arcsin, the largest size and the class of the largest, of cosines ``(N, C)`` but for the target's."""
+    """Σ arcsin, the largest magnitude and the class of the largest, of cosines ``(N, C)`` without the target's."""
     lowest = cosines.scatter_(1, place, 0).amin(1)
     nearest = cosines.scatter_(1, place, -2).argmax(1)
     steepest = torch.maximum(-lowest, cosines.gather(1, nearest[:, None])[:, 0])
@@ -172,7 +172,7 @@ def _angle_sums(cosines: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _logit_sums(z: Tensor, place: Tensor) -> tuple[Tensor, ...]:
-    """The runner-up of logits ``(N, C)``, its logit, the next logit and the three sums; all but for the target's."""
+    """The runner-up of logits ``(N, C)``, its logit, the next logit and the three sums; all without the target."""
     other = z.scatter_(1, place, -math.inf).argmax(1, keepdim=True)
     level = z.gather(1, other)
     second = z.scatter_(1, other, -math.inf).amax(1)
@@ -183,7 +183,7 @@ def _logit_sums(z: Tensor, place: Tensor) -> tuple[Tensor, ...]:
 
 
 def _nothing(nearest: Tensor) -> tuple[Tensor, ...]:
-    """What `_logit_sums` gives where nobody asks for logits: the nearest class alone."""
+    """The result of `_logit_sums` if logits are not needed: only the nearest class."""
     alone = torch.ones_like(nearest, dtype=torch.float64)
     return nearest, alone, -math.inf * alone, alone, alone, 0 * alone
 
@@ -241,13 +241,13 @@ def target_angle(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 
 
 def kernels_for(device: torch.device) -> ModuleType | None:
-    """`hardsight.gpureading`, or None where its kernels do not run."""
+    """`hardsight.gpureading`, or None if its kernels do not run."""
     return _kernels(torch.cuda.get_device_capability(device))
 
 
 @cache
 def _kernels(capability: tuple[int, int]) -> ModuleType | None:
-    """The Triton kernels; where there are none for this GPU, that is said once."""
+    """The Triton kernels; if there are none for this GPU, a note says so once."""
     why = "this GPU's compute capability is below 8.0"
     if capability >= (8, 0):
         try:

@@ -20,7 +20,7 @@ from hardsight.kernels import angle_kernel, length_kernel, pair_kernel, read_ker
 
 
 class Tile(NamedTuple):
-    """Rows, classes and features that are multiplied at a time, and how."""
+    """How many rows, classes and features are multiplied at a time, and how."""
 
     rows: int
     classes: int
@@ -31,7 +31,7 @@ class Tile(NamedTuple):
     stages: int
 
 
-# The fastest on an H200; the second is for rows that are in doubt with the first, which are many in wide features.
+# The fastest on an H200; the second is for rows left in doubt by the first, of which wide features have many.
 _TILE, _PRECISE_TILE = Tile(128, 256, 64, 0, 2, 8, 4), Tile(128, 256, 64, 512, 2, 8, 4)
 _PRODUCT_TILE = Tile(16, 512, 0, 0, 1, 4, 3)
 _SERIES_TILE = Tile(128, 256, 64, 0, 1, 8, 4)
@@ -41,7 +41,7 @@ _FEWEST_ROWS = 4096  # by which the products are taken: with fewer, reading the 
 
 
 class Sums(NamedTuple):
-    """What the tiles leave of each row: see `hardsight.fastreading.Rows`."""
+    """The results of the tiles for each row: see `hardsight.fastreading.Rows`."""
 
     arcsine: Tensor
     level: Tensor  # the largest logit
@@ -122,11 +122,11 @@ def series_products(
 
 
 def _noise(width: int, half: bool, span: int, device: torch.device) -> tuple[float, float, float, float]:
-    """What a product may be off: largest share cut off; rounding per reach, and per size of the runner-up's product.
+    """The error bound of a product: largest share cut off; rounding per reach, and per size of the runner-up's product.
 
     The latter are more than three standard deviations of a random walk over the additions of a product. Where digits
     are cut off, they are four of what an H200 shows for widths from 64 to 4096, for the larger of the two sizes. The
-    last is what the products of pairs may be off, per reach.
+    last is the possible error of the products of pairs, per reach.
     """
     if half:  # sixteen products at a time
         spans = max(1.0, width / span) if span else 1.0

@@ -1,6 +1,6 @@
 """Graph classification: the TU data sets, the network of the Encouraging Loss's experiments, and its protocol.
 
-Graphs are those of torch-geometric (the extra ``graph``). Your own network and data need nothing from here:
+Graphs are those of torch-geometric (the extra ``graph``). Your own network and data need nothing from this module:
 `hardsight.score`, `hardsight.capture` and `hardsight.Recorder` take them as they are.
 """
 
@@ -36,8 +36,8 @@ def read_tu(folder: str | Path) -> list[Any]:
     the order of their values.
 
     Args:
-        folder: Where ``NAME_A.txt``, ``NAME_graph_indicator.txt`` and ``NAME_graph_labels.txt`` are, or the folder of
-            which ``raw`` holds them.
+        folder: Where ``NAME_A.txt``, ``NAME_graph_indicator.txt`` and ``NAME_graph_labels.txt`` are, or the folder
+            whose ``raw`` holds them.
     """
     data, folder = need("torch_geometric.data"), Path(folder)
     files = sorted([*folder.glob("*_A.txt"), *folder.glob("raw/*_A.txt")])
@@ -107,7 +107,7 @@ class SAGPoolNet(nn.Module):
         classes: Classes of graphs.
         width: Width of the convolutions.
         ratio: Share of the nodes that each pooling keeps.
-        dropout: Of the first layer after the readouts.
+        dropout: Dropout of the first layer after the readouts.
     """
 
     def __init__(self, features: int, classes: int, width: int = 128, ratio: float = 0.5, dropout: float = 0.5) -> None:
@@ -165,7 +165,7 @@ class PackedGraphs:
         self.x = torch.cat([graph.x for graph in graphs]).to(device)
         self.y = torch.tensor([int(graph.y) for graph in graphs]).to(device)
         self.edges = torch.cat([graph.edge_index for graph in graphs], 1).to(device)  # numbered within each graph
-        self.nodes = np.array([len(graph.x) for graph in graphs])  # `num_nodes` can be set to anything
+        self.nodes = np.array([len(graph.x) for graph in graphs])  # `num_nodes` may have any value
         self.edge_counts = np.array([graph.edge_index.shape[1] for graph in graphs])
 
     def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -178,7 +178,7 @@ class PackedGraphs:
 
 
 def _problem(graph: Any, first: Any) -> str:
-    """What keeps a graph from being trained on; empty if nothing does."""
+    """Why a graph cannot be trained on; empty if it can."""
     x, edges, y = (getattr(graph, name, None) for name in ("x", "edge_index", "y"))
     if x is None and edges is not None:
         return "has no x; give its nodes features, with torch_geometric.transforms.Constant() for instance"
@@ -202,7 +202,7 @@ def _problem(graph: Any, first: Any) -> str:
 
 
 def _ranges(sizes: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Places of some parts of an array whose parts have these sizes."""
+    """Positions of some parts of an array whose parts have these sizes."""
     starts, kept = (np.cumsum(sizes) - sizes)[rows], sizes[rows]
     return np.arange(kept.sum()) + np.repeat(starts - (np.cumsum(kept) - kept), kept)
 
@@ -243,10 +243,10 @@ def train_graphs(
         graphs: As `read_tu` gives them, or a data set, a loader or a batch of torch-geometric.
         loss: The name of a loss of logits, as for `hardsight.train`; ``el:0.5,defer=25`` begins its bonus after 25
             epochs.
-        seed: Of the split, the weights and the order.
-        most_epochs: Where to stop in any case.
-        patience: Epochs without a better accuracy on the validation graphs after which to stop.
-        batch_size, lr, weight_decay: Of Adam.
+        seed: Random seed of the split, the weights and the order.
+        most_epochs: The maximum number of epochs.
+        patience: Stop after this many epochs without a better accuracy on the validation graphs.
+        batch_size, lr, weight_decay: Settings of Adam.
         recorder: A `hardsight.Recorder` for the training graphs.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
@@ -261,7 +261,7 @@ def train_graphs(
     need("torch_geometric")
     packed = PackedGraphs(graphs, place)
     if len(packed.y.unique()) < 2:
-        raise InputError("graphs must be of two classes or more, got one.")
+        raise InputError("graphs must have two or more classes, got one.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = SAGPoolNet(packed.x.shape[1], int(packed.y.max()) + 1).to(place)

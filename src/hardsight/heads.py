@@ -22,7 +22,7 @@ from hardsight.errors import InputError, StateError
 from hardsight.extras import is_graph
 from hardsight.printing import Result
 
-_SIZES_OF_GRAPHS = ("num_graphs", "batch_size", "num_nodes")  # which a batch of graphs has, but does not list
+_SIZES_OF_GRAPHS = ("num_graphs", "batch_size", "num_nodes")  # which a batch of graphs has but does not list
 
 
 class HeadLayer(NamedTuple):
@@ -40,7 +40,7 @@ class HeadLayer(NamedTuple):
 def find_head(model: nn.Module, head: str | nn.Module | None = None) -> HeadLayer:
     """The last linear layer of a classifier.
 
-    A given `head` always wins. Otherwise: timm's own `get_classifier`, else the last of the shallowest
+    A given `head` always takes precedence. Otherwise: timm's own `get_classifier`, else the last of the shallowest
     `nn.Linear` layers (1×1 convolutions if there is none). The search starts inside wrappers (DDP, `torch.compile`).
 
     Args:
@@ -48,8 +48,8 @@ def find_head(model: nn.Module, head: str | nn.Module | None = None) -> HeadLaye
         head: Path of the layer inside the model (``"classifier.2"``) or the layer itself.
 
     Returns:
-        `HeadLayer` with the path inside the unwrapped model. Where no layer or several could be the head, an error
-        lists the candidates.
+        `HeadLayer` with the path inside the unwrapped model. If no layer or several could be the head, an error lists
+        the candidates.
 
     Examples:
         >>> find_head(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))).path
@@ -126,7 +126,7 @@ def _is_rival(root: nn.Module, layer: HeadLayer, last: HeadLayer, layers: list[H
     """Whether a layer looks like a second output: no layer takes its output, and it resembles the last one."""
     shared = os.path.commonprefix([layer.path.split("."), last.path.split(".")])  # noqa: RUF071 (of lists of names)
     if isinstance(root.get_submodule(".".join(shared)), nn.Sequential):
-        return False  # there the order says which is last
+        return False  # there the order determines which is last
     outputs, inputs = _size(layer.module)
     if any(_size(later.module)[1] == outputs for later in layers[layers.index(layer) + 1 :]):
         return False
@@ -155,7 +155,7 @@ def _weight_shape(module: nn.Module) -> torch.Size:
         originals = module.parametrizations["weight"].parameters()  # pyrefly: ignore
         return max((original.shape for original in originals), key=lambda shape: shape.numel())
     weight = getattr(module, "weight", None)
-    if isinstance(weight, nn.UninitializedParameter):  # a lazy layer has its classes, but not yet its features
+    if isinstance(weight, nn.UninitializedParameter):  # a lazy layer knows its classes, but not yet its features
         return torch.Size([int(module.out_features), 1]) if isinstance(module, nn.Linear) else torch.Size()
     return weight.shape if isinstance(weight, Tensor) else torch.Size()
 
@@ -183,8 +183,8 @@ class Head(Result):
 
     Attributes:
         path: Where the layer is in the model.
-        features: ``(N, D)`` input of the layer, with its graph; positions of a 1×1 convolution are averaged, and of a
-            language model that classifies texts the position is taken whose logits the model returns.
+        features: ``(N, D)`` input of the layer, with its graph; positions of a 1×1 convolution are averaged, and for a
+            language model that classifies texts it is the position whose logits the model returns.
         weight: ``(C, D)`` weight that was applied to these features.
         bias: ``(C,)`` bias that was added, or None.
     """
@@ -262,13 +262,13 @@ class Head(Result):
         self._features = _as_rows(x, module)
         self._position_logits = None if self._features.ndim == 2 else output
         self._weight, self._bias = weight, bias if isinstance(bias, Tensor) else None  # pyrefly: ignore[bad-assignment]
-        # A weight that is computed (weight norm) changes when the tensors behind it do.
+        # A computed weight (weight norm) changes when the tensors behind it do.
         self._stepped = False
         behind: dict[str, list[Any]] = {"features": [x], "weight": [weight, *module.parameters()]}
         self._versions = {name: [(t, t._version) for t in ts if not t.is_inference()] for name, ts in behind.items()}
 
     def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Fused optimizers change weights without counting it in their version."""
+        """Fused optimizers change weights without increasing their version."""
         # By identity, among all weights of a network in every step: hashing tensors takes ten times as long.
         mine = {id(parameter) for parameter in self._module.parameters()}
         groups = (group["params"] for group in optimizer.param_groups)
@@ -308,8 +308,8 @@ def _as_rows(x: Tensor, module: nn.Module) -> Tensor:
 def _at_output(x: Tensor, logits: Tensor, output: Any, path: str) -> Tensor:
     """The input of a head at the one position of each sample whose logits the model returns.
 
-    Decoder language models with a head for classification score every token and return the last one's logits. Which
-    token that is only their code knows, so it is recognized by its logits; this waits for the device.
+    Decoder language models with a head for classification score every token and return the last one's logits. Only
+    their code knows which token that is, so it is recognized by its logits; this waits for the device.
     """
     matrices = [m for m in output_matrices(output) if x.ndim == 3 and m.shape == (len(x), logits.shape[-1])]
     for matrix in matrices:
@@ -381,7 +381,7 @@ def capture(model: nn.Module, head: str | nn.Module | None = None) -> Iterator[H
 
 
 def output_matrices(output: Any) -> list[Tensor]:
-    """What may be logits in whatever a model returns: the ``(N, K)`` tensors of a tuple, a dict or an object."""
+    """Possible logits in the output of a model: the ``(N, K)`` tensors of a tuple, a dict or an object."""
     if isinstance(output, Tensor):
         return [output] if output.ndim == 2 else []
     if isinstance(getattr(output, "logits", None), Tensor):
@@ -393,7 +393,7 @@ def output_matrices(output: Any) -> list[Tensor]:
 def forward(network: nn.Module, inputs: Any) -> Any:
     """The output of a network for a batch: a tensor, named inputs, or graphs.
 
-    Networks for graphs take the batch as a whole, or what they name: ``forward(x, edge_index, batch)``.
+    Networks for graphs take the batch as a whole, or the attributes that they name: ``forward(x, edge_index, batch)``.
     """
     if isinstance(inputs, dict):
         return network(**inputs)
@@ -412,7 +412,7 @@ def forward(network: nn.Module, inputs: Any) -> Any:
 
 
 def logits_of(network: nn.Module, x: Any) -> Tensor:
-    """The logits ``(N, C)`` of a batch, whatever the network returns them in."""
+    """The logits ``(N, C)`` of a batch, however the network returns them."""
     matrices = output_matrices(forward(network, x))
     if not matrices:
         raise InputError("the model must return logits (samples, classes), or something that holds them.")

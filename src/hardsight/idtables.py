@@ -1,4 +1,4 @@
-"""What users bring beside a run: a file, a data frame or a mapping of columns, with a column ``id``."""
+"""Data that users add to a run: a file, a data frame or a mapping of columns, with a column ``id``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_GROUPS = 1000
 
 
 def read_by_id(source: Any, name: str, text: tuple[str, ...] = ("id",)) -> pa.Table:
-    """What `as_arrow` reads, with ids as text and one row per id. `name` is what errors call it."""
+    """What `as_arrow` reads, with ids as text and one row per id. `name` is its name in errors."""
     table = as_arrow(source, name, text)
     columns = [printable(column)[:80] for column in table.column_names]
     if repeated := [column for column in columns if columns.count(column) > 1]:
@@ -39,7 +39,7 @@ def read_by_id(source: Any, name: str, text: tuple[str, ...] = ("id",)) -> pa.Ta
 
 
 def check_ids(ids: pa.ChunkedArray) -> None:
-    """Refuse ids of a table's rows that are missing or repeat."""
+    """Refuse missing or repeated ids."""
     if missing := ids.null_count:
         raise InputError(f"ids must name every sample, but {missing:,} of {len(ids):,} are missing.")
     if pa.types.is_string(ids.type):  # by hashes, which take less memory than the ids
@@ -53,7 +53,7 @@ def check_ids(ids: pa.ChunkedArray) -> None:
 
 
 def column_by_id(source: Any, ids: pa.Array, name: str) -> pa.Array:
-    """The one other column of such a table in the order of `ids`; null where a sample is not in it."""
+    """The one other column of such a table in the order of `ids`; null if a sample is not in it."""
     table = read_by_id(source, name)
     columns = [column for column in table.column_names if column != "id"]
     if len(columns) != 1:
@@ -63,7 +63,7 @@ def column_by_id(source: Any, ids: pa.Array, name: str) -> pa.Array:
 
 
 def groups_by_id(by: Any, ids: pa.Array) -> tuple[list[Any], np.ndarray]:
-    """Names of the groups in order, and the number of each sample's group; −1 where it has none.
+    """Names of the groups in order, and the number of each sample's group; −1 if it has none.
 
     Args:
         by: A mapping from ids to groups, a table with a column id and one other, or one group per sample.
@@ -123,6 +123,6 @@ def _read_file(path: Path, name: str, text: tuple[str, ...]) -> pa.Table:
             options = csv.ConvertOptions(column_types=dict.fromkeys(text, pa.string()))
             table = csv.read_csv(path, convert_options=options, parse_options=csv.ParseOptions(newlines_in_values=True))
         table.validate(full=True)  # Parquet does not check that text is text
-    except (pa.ArrowException, OSError, ValueError) as error:  # not quoted: it may quote the file
+    except (pa.ArrowException, OSError, ValueError) as error:  # the error is not quoted, because it may quote the file
         raise InputError(f"{name}: {path.name} is not a CSV or Parquet file, or its rows differ in length.") from error
     return table

@@ -1,8 +1,8 @@
-"""One image, whatever it came as, in the form a model's preprocessing takes, or for people to look at.
+"""An image in any form, converted for a model's preprocessing or for display.
 
-Gray, palette, RGBA, CMYK and 16-bit images arrive as 8-bit RGB for networks of three channels, as 8-bit gray for
-those of one, and as whichever of the two they are when the network does not say (`channels` is None).
-Pillow itself clips 16-bit values at 255, which turns such images white.
+Gray, palette, RGBA, CMYK and 16-bit images become 8-bit RGB for networks with three input channels, 8-bit gray for
+those with one, and whichever of the two they are if the network does not say (`channels` is None). Pillow itself clips
+16-bit values at 255, which turns such images white.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def eight_bit(image: Image, channels: int | None = None) -> Image:
         return Image.fromarray((values // 257).astype(np.uint8)).convert(mode)
     if image.mode == "F":
         raise InputError("a floating-point image has no known scale; save it with 8 or 16 bits")
-    if image.mode == "P":  # a palette may hold transparency, which Pillow wants spelled out
+    if image.mode == "P":  # a palette may hold transparency, which Pillow needs explicitly
         image = image.convert("RGBA")
     return image.convert(mode)
 
@@ -88,7 +88,7 @@ def to_image(value: Any, channels: int | None = None) -> Image:
 
 
 def channels_last(values: np.ndarray) -> np.ndarray:
-    """``(H, W, C)`` whichever way round the array came."""
+    """The array as ``(H, W, C)``, whatever its order of axes."""
     if values.ndim == 2:
         return values[..., None]
     if values.ndim != 3:
@@ -109,7 +109,7 @@ def to_tensor(image: Any, channels: int | None = None) -> Tensor:
 
 
 def display_image(value: Any) -> tuple[Image, set[str]]:
-    """What a data set yields as an 8-bit image to look at, and what was changed for that.
+    """A data set's item as an 8-bit image to look at, and how it was converted.
 
     Args:
         value: A Pillow image, an array, a tensor (channels first), a batch of one image, or a mapping that holds one.

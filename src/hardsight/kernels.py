@@ -116,8 +116,8 @@ def read_kernel(
 ):  # fmt: skip
     """The sums of a block of rows over some tiles of classes. DEPTH 0: the products exist already, as LOGIT.
 
-    FURTHER: the sums go on from what earlier classes left. SPAN, if not 0, is the width over which tensor cores add;
-    the rest of an addition is done in float32, which cuts nothing off.
+    FURTHER: the sums continue those of earlier classes. SPAN, if not 0, is the width over which tensor cores add; the
+    rest of an addition is done in float32, which cuts nothing off.
     """
     start = tl.program_id(0) * ROWS
     row = start + tl.arange(0, ROWS)
@@ -260,7 +260,7 @@ def pair_kernel(
     classes_out, out, chords, rows, stride, width, most_cut, noise, steep_noise, pair_noise,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, EXACT: tl.constexpr, CUT: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Take the target, the runner-up and the nearest other class of each row again, exactly, and correct the sums.
+    """Recompute the target, the runner-up and the nearest other class of each row exactly, and correct the sums.
 
     Writes the columns of `hardsight.fastreading.Rows`. Of its angles there are only the chords to the target and to the
     nearest class, which come from the cosine unless that is close to ±1. EXACT is the dtype in which a product of two
@@ -316,7 +316,7 @@ def pair_kernel(
         linear += cut * shift * (1 + linear / total)
         total += cut * shift
         angles += cut * angles
-        # What is left of the error is half that of the runner-up, which all others share, and half their own: they are
+        # The remaining error is half that of the runner-up, which all others share, and half their own: they are
         # independent, or those of many equal classes. Partial sums are as large as the product or as a random walk.
         doubt = steep_noise * tl.maximum(tl.abs(other_logit), noise * reach)
         mean = tl.abs((1 - 1 / total) * other_logit + shift / total)

@@ -25,7 +25,7 @@ from hardsight.predictions import predict
 from hardsight.registry import Range, check_choice, whole_number
 from hardsight.triple import as_tensor
 
-# Classes with more training samples than the first number have many, with fewer than the second one few.
+# Classes with more training samples than the first number have many; with fewer than the second, few.
 MANY, FEW = 100, 20
 
 
@@ -34,8 +34,8 @@ def long_tailed_counts(
 ) -> np.ndarray:
     """How many samples of each class a long-tailed subset keeps (Cui et al., 2019; Buda et al., 2018).
 
-    The first class keeps n, the smallest number of samples that a class has; the last keeps n / ratio. Between them the
-    numbers fall exponentially, or, with ``kind="step"``, the second half of the classes keeps n / ratio.
+    The first class keeps n, the size of the smallest class; the last keeps n / ratio. Between them the numbers fall
+    exponentially, or, with ``kind="step"``, the second half of the classes keeps n / ratio.
 
     Examples:
         >>> long_tailed_counts([5000] * 5, ratio=100)
@@ -64,13 +64,13 @@ def long_tailed_counts(
 def long_tailed(
     data: Any, ratio: float, *, kind: Literal["exponential", "step"] = "exponential", seed: int = 0
 ) -> Samples:
-    """A long-tailed subset of a balanced data set, under the ids that the samples have there.
+    """A long-tailed subset of a balanced data set, with the ids of the data set.
 
     Args:
         data: As for `hardsight.open_data`.
         ratio: Samples of the most frequent class for each sample of the rarest.
         kind: See `long_tailed_counts`.
-        seed: Of which samples stay.
+        seed: Random seed of the selection.
 
     Examples:
         >>> samples = long_tailed("digits", ratio=10)
@@ -115,7 +115,7 @@ def accuracy_by_frequency(
         few: Classes with fewer than this have few.
 
     Returns:
-        ``all, many, medium, few``; NaN where no test sample is of such a class.
+        ``all, many, medium, few``; NaN if no test sample has such a class.
 
     Examples:
         >>> accuracy_by_frequency(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]), [500, 60, 5])
@@ -158,16 +158,16 @@ def retrain_head(
     """Classifier re-training, cRT (Kang et al., 2020): a new last layer on frozen features, all classes equally often.
 
     The features are computed once, in eval mode and without augmentation; the paper's code augments the images in every
-    epoch. The given network stays as it is.
+    epoch. The given network does not change.
 
     Args:
         model: The trained network.
         data: The training data, as for `hardsight.open_data`.
-        epochs: Passes over as many samples as the data have.
+        epochs: Passes, each over as many samples as the data have.
         batch_size: Samples per step; each is of a class drawn uniformly.
         lr: Rate of SGD at the start; it falls to 0 along a cosine.
-        momentum, weight_decay: Of SGD.
-        seed: Of the new layer and of the draws.
+        momentum, weight_decay: Settings of SGD.
+        seed: Random seed of the new layer and of the draws.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
     """
     epochs, batch_size = whole_number("epochs", epochs, 1), whole_number("batch_size", batch_size, 1)

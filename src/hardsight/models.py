@@ -27,18 +27,18 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Model:
-    """A classifier with what must travel with it.
+    """A classifier with its preprocessing and class names.
 
     Attributes:
         module: The network.
-        name: How it is called in tables.
+        name: Its name in tables.
         transform: Its preprocessing, or None.
         takes: What `transform` takes: ``"pil"`` images, or ``"tensor"`` ``(channels, height, width)`` in [0, 1];
             ``"any"`` tries the image first; ``"items"`` takes whatever the data set yields, tensors too.
         classes: Names of its outputs in order, or None.
         weights: Where its weights came from, as text.
-        built: What it can be built from again without running anybody's file: ``model``, the name that `load_model`
-            takes, and ``checkpoint``, a path or None. None for a user's network.
+        built: What it can be rebuilt from without running a user's file: ``model``, the name that `load_model` takes,
+            and ``checkpoint``, a path or None. None for a user's network.
 
     Examples:
         >>> Model(nn.Linear(4, 3), "probe", classes=["cat", "dog", "owl"]).preprocessing
@@ -60,7 +60,7 @@ class Model:
 
 
 def describe(function: Any) -> str:
-    """A callable as text for people; whether two are the same is for `content_hash` to say."""
+    """A callable as text for people; `content_hash` tells whether two are the same."""
     if isinstance(function, (FunctionType, BuiltinFunctionType, type)):
         return f"function {function.__qualname__}"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(function).split()))
@@ -108,17 +108,17 @@ def load_model(spec: str | FileFunction, checkpoint: str | Path | None = None) -
 
 
 def new_model(spec: str, classes: int, **options: int) -> Model:
-    """A network of timm, torchvision or hardsight with new weights and so many classes."""
+    """A network of timm, torchvision or hardsight with new weights for a number of classes."""
     kind, _, name = spec.partition(":")
     return _SOURCES[kind](name, {}, num_classes=classes, **options)
 
 
 def backbone(spec: str, classes: int, weights: str | Path | None = None) -> Model:
-    """A pretrained network whose features are of interest; its head may be new, of so many classes.
+    """A pretrained network whose features are of interest; its head may be new, for a number of classes.
 
     Args:
         spec: As for `load_model`. Networks of timm that come without a head get one.
-        classes: Of the new head.
+        classes: Number of classes of the new head.
         weights: A checkpoint of all but the last layers, read as data, in place of the library's weights.
     """
     kind, _, name = spec.partition(":")
@@ -126,7 +126,7 @@ def backbone(spec: str, classes: int, weights: str | Path | None = None) -> Mode
         model = _SOURCES[kind](name, None, num_classes=classes) if kind == "timm" else load_model(spec)
         return model if weights is None else replace(model, weights=start_from(model.module, weights))
     if kind not in _SOURCES:
-        load_model(spec)  # says what a name must be
+        load_model(spec)  # the error explains the names
     model = new_model(spec, classes)
     return replace(model, weights=start_from(model.module, weights))
 
@@ -136,11 +136,11 @@ def as_model(
     preprocess: Callable[[Any], Any] | Literal["raw"] | None = None,
     checkpoint: str | Path | None = None,
 ) -> Model:
-    """Whatever a user calls a model, as a `Model`.
+    """Convert anything that a user may pass as a model to a `Model`.
 
     Args:
         model: A network, or anything that `load_model` takes.
-        preprocess: What replaces its preprocessing ("raw": nothing does).
+        preprocess: Replaces its preprocessing ("raw": none).
         checkpoint: Weights of a named model, as for `load_model`.
     """
     if isinstance(model, (str, FileFunction)):
@@ -160,13 +160,13 @@ def as_model(
 
 
 def input_channels(module: nn.Module) -> int | None:
-    """Color channels that the first convolution takes, 1 or 3; None when it does not say."""
+    """Color channels that the first convolution takes, 1 or 3; None if unknown."""
     first = next((m for m in module.modules() if isinstance(m, nn.Conv2d)), None)
     return first.in_channels if first is not None and first.in_channels in (1, 3) else None
 
 
 def network_identity(module: nn.Module) -> Identity:
-    """Identity of every weight and buffer, of the architecture, and of the code that is not a library's."""
+    """Identity of every weight and buffer, of the architecture, and of code that is not part of a library."""
     return identify(unwrap(module))
 
 
@@ -177,7 +177,7 @@ def architecture(module: nn.Module) -> str:
 
 
 def returned_model(returned: Any, name: str) -> Model:
-    """What a user's function returned, as a `Model`."""
+    """The result of a user's function, as a `Model`."""
     if isinstance(returned, Model):
         return returned
     parts = returned if isinstance(returned, tuple) else (returned,)
@@ -217,7 +217,7 @@ def _torchvision(name: str, state: State | None, **classes: int) -> Model:
     _check_name("torchvision", name, models.list_models(module=models))
     weights: Any = models.get_model_weights(name).DEFAULT
     with _loading(f"torchvision:{name}"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # two networks tell how they will initialize weights
+        warnings.simplefilter("ignore", FutureWarning)  # two networks print how they will initialize weights
         module = models.get_model(name, weights=weights if state is None else None, **classes)
     # The class names belong to these weights, the transform to the architecture.
     names, source = (weights.meta["categories"], f"torchvision, {weights}") if state is None else (None, "new")
@@ -232,7 +232,7 @@ def _hugging_face(name: str, state: State | None, **classes: int) -> Model:
         processor = hub.AutoImageProcessor.from_pretrained(name, **safe)
         if state is None:
             module = classifier.from_pretrained(name, **safe)
-        else:  # with another number of classes the configuration forgets their names
+        else:  # with a different number of classes the configuration drops their names
             labels = {"num_labels": classes["num_classes"]} if classes else {}
             module = classifier.from_config(hub.AutoConfig.from_pretrained(name, **safe, **labels), **safe)
     names = [str(module.config.id2label[i]) for i in range(module.config.num_labels)]
@@ -263,7 +263,7 @@ def _loading(spec: str) -> Iterator[None]:
         yield
     except (AttributeError, LookupError, NameError, TypeError):  # a bug keeps its traceback
         raise
-    except Exception as error:  # whatever libraries raise when weights cannot be fetched or read
+    except Exception as error:  # anything that libraries raise when weights cannot be fetched or read
         raise StateError(
             f"MODEL: {spec} could not be loaded ({type(error).__name__}: {first_line(error)}). "
             "Check the name and the network, or give a file with --checkpoint (of a study, --weights)."

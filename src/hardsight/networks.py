@@ -53,7 +53,7 @@ class Normalize(nn.Module):
 
 
 class GaussianNoise(nn.Module):
-    """Noise on the input while training, as in Table 2 of AMC-Loss."""
+    """Noise on the input during training, as in Table 2 of AMC-Loss."""
 
     def __init__(self, spread: float) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Network:
         name: Its name.
         build: ``(classes, channels) →`` the network itself, without its first layer.
         size: Pixels per side that it takes; None: any, as long as all images have the same.
-        summary: What it is, and what was chosen where its paper does not say.
+        summary: What it is, and the choices that its paper leaves open.
         reference: Where it comes from.
         standardize: Whether pixels are standardized, or go in as they are.
     """
@@ -101,7 +101,7 @@ def build_network(name: str, classes: int, channels: int = 3) -> nn.Sequential:
 
 
 def image_transform(size: int | None, *, margin: bool = False) -> Callable[[Any], Tensor]:
-    """A Pillow image of any shape → ``(channels, size, size)`` in [0, 1]: its middle, as for ImageNet.
+    """A Pillow image of any shape → ``(channels, size, size)`` in [0, 1]: its center crop, as for ImageNet.
 
     With `margin` an eighth more stays around it, for random crops.
     """
@@ -163,7 +163,7 @@ def _torchvision(name: str, classes: int, channels: int) -> nn.Module:
 
 
 def _replace_first_convolution(network: nn.Module, **changes: Any) -> None:
-    """The same first convolution with some of its arguments changed."""
+    """The same first convolution with some arguments changed."""
     path, old = next((p, m) for p, m in network.named_modules() if isinstance(m, nn.Conv2d))
     names = ("in_channels", "out_channels", "kernel_size", "stride", "padding")
     new = nn.Conv2d(**{name: getattr(old, name) for name in names} | {"bias": old.bias is not None} | changes)
@@ -218,7 +218,7 @@ class _Basic(nn.Module):
 
 
 def _narrow_resnet(blocks: int, classes: int, channels: int) -> nn.Module:
-    """16, 32 and 64 channels, so many blocks each; 64 features."""
+    """16, 32 and 64 channels, with a number of blocks each; 64 features."""
     widths = [16] * (blocks + 1) + [32] * blocks + [64] * blocks
     network = nn.Sequential(
         *(nn.Conv2d(channels, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
@@ -292,7 +292,7 @@ def _vgg19_32(classes: int, channels: int) -> nn.Module:
 
 
 def _he_initialized(network: nn.Sequential) -> nn.Sequential:
-    """All layers but the head: from torch's own initialization, deep networks without batch norm hardly begin."""
+    """All layers but the head: from torch's default initialization, deep networks without batch norm hardly train."""
     for layer in network[:-1]:
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

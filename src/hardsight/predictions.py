@@ -19,9 +19,9 @@ from hardsight.models import Model, as_model
 from hardsight.scores import SCORES, check_labels
 from hardsight.scoring.checks import check_samples
 
-# A matrix of more bytes is kept in a temporary file.
+# A matrix with more bytes than this is kept in a temporary file.
 _IN_MEMORY = 2**30
-# Samples whose scores are computed at a time: on a CPU thrice as fast as all at once.
+# Samples whose scores are computed at a time: on a CPU three times as fast as all at once.
 _ROWS = 4096
 
 
@@ -39,7 +39,7 @@ class Predictions:
         weight: ``(C, D)`` of the last linear layer.
         bias: ``(C,)``, or None.
         mirrored: ``(N, D)`` features of the mirrored images, or None.
-        logits: ``(N, C)``, if they were asked for.
+        logits: ``(N, C)``, if requested.
         device: Where scores are computed, some rows at a time.
     """
 
@@ -95,10 +95,10 @@ def predict(
     device: str | torch.device | None = None,
     workers: int | None = None,
 ) -> Predictions:
-    """Run a network over a data set in eval mode; labels are not looked at.
+    """Run a network over a data set in eval mode; labels are not used.
 
-    Arrays go to the device as a whole, as in training. Matrices above 1 GiB are memory-mapped temporary files, which
-    are deleted with them.
+    Arrays go to the device as a whole, as in training. Matrices above 1 GiB are memory-mapped temporary files, deleted
+    along with them.
 
     Args:
         model: The network with its preprocessing.
@@ -160,7 +160,7 @@ def _values(logits: Tensor, features: Tensor, weight: Tensor, keep_logits: bool)
 
 
 def _room(shape: tuple[int, ...]) -> np.ndarray:
-    """An empty float32 array, in a temporary file where it is large."""
+    """An empty float32 array, in a temporary file if it is large."""
     if 4 * int(np.prod(shape)) <= _IN_MEMORY:
         return np.empty(shape, np.float32)
     with tempfile.TemporaryFile() as file:

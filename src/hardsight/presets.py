@@ -14,7 +14,7 @@ from hardsight.registry import Registry, did_you_mean
 class Preset:
     """A network (its name in `hardsight.networks.NETWORKS`) and how to train it.
 
-    `summary` says what it is for, and what was chosen where the paper does not say.
+    `summary` says what it is for, and the choices that the paper leaves open.
     """
 
     network: str

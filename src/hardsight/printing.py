@@ -1,8 +1,8 @@
-"""Text for a terminal: tables, intervals, percentages, and what must not be overlooked.
+"""Text for a terminal: tables, intervals, percentages, and alarms.
 
 Numbers for people, in the terminal, on pages and in notes, come from `number_text`, `percent`, `signed` and `points`:
-``93.5%``, ``+0.012``, ``−0.012``, ``+1.3 points``. What programs read (CSV, JSON, Parquet, values in a table's cells)
-stays as Python writes it.
+``93.5%``, ``+0.012``, ``−0.012``, ``+1.3 points``. Numbers for programs (CSV, JSON, Parquet, values in a table's cells)
+stay as Python writes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def text_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | S
     """One line of titles and one per row, in aligned columns: numbers to the right, text to the left.
 
     Args:
-        rows: Cells by column: texts, numbers, None or NaN for what is unknown; a column that a row lacks stays empty.
+        rows: Cells by column: texts, numbers, None or NaN for unknown values; a column that a row lacks stays empty.
         columns: Columns to show, with their titles if it is a mapping; those of the first row if not given.
 
     Examples:
@@ -56,12 +56,12 @@ def cell(value: Any) -> str:
 
 
 def class_name(names: Sequence[str], k: int | None) -> str | int | None:
-    """A class as a person reads it: its name, or the number where it has none."""
+    """A class for people: its name, or its number if it has none."""
     return names[k] if k is not None and 0 <= k < len(names) else k
 
 
 def number_text(value: float, style: str = ".3f") -> str:
-    """A number in one of Python's formats, with a true minus sign; what is rounded to 0 has no sign.
+    """A number in one of Python's formats, with a true minus sign; a number that rounds to 0 has no sign.
 
     Examples:
         >>> number_text(-0.5), number_text(0.0124, "+.3f"), number_text(-0.0001, "+.3f"), number_text(-1e-5, ".1e")
@@ -82,7 +82,7 @@ def signed(value: float, style: str = ".3f") -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share as text, with one digit: no digit for a share of few, two where tables compare networks.
+    """A share as text, with one digit: none for a share of few, two in tables that compare networks.
 
     Examples:
         >>> percent(0.9351), percent(2 / 3, 0), percent(0.93514, 2)
@@ -92,7 +92,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def points(difference: float, digits: int = 1) -> str:
-    """A difference of two shares, in percentage points, which a ``%`` would leave open.
+    """A difference of two shares, in percentage points, which a ``%`` would leave ambiguous.
 
     Examples:
         >>> points(0.013), points(-0.00511, 2)
@@ -102,7 +102,7 @@ def points(difference: float, digits: int = 1) -> str:
 
 
 def interval(value: float | None, low: float | None, high: float | None, style: str = ".3f") -> str:
-    """A number with its interval, as far as they are known.
+    """A number with its interval, if known.
 
     Examples:
         >>> interval(0.93, 0.91, 0.95, ".2f"), interval(0.935, None, None, ".1%"), interval(None, None, None)
@@ -125,7 +125,7 @@ _TITLES = {
 
 
 def score_title(name: str | None) -> str:
-    """What a score is called on pages and in the terminal."""
+    """The title of a score on pages and in the terminal."""
     return "no score" if name is None else _TITLES.get(name, name)
 
 
@@ -150,7 +150,7 @@ def html_table(
 
 
 class Result:
-    """An object of a user's that prints as one line; a notebook shows its most important rows below."""
+    """An object that prints as one line; a notebook shows its most important rows below."""
 
     def _shown_rows(self) -> Sequence[Mapping[str, Any]]:
         """The rows that a notebook shows."""
@@ -168,8 +168,8 @@ class Result:
 
 
 def alarm(text: object, kind: str = "warning") -> None:
-    """Print a line to stderr, in red where that is a terminal and the user has not asked for no color."""
+    """Print a line to stderr, in red if that is a terminal and the user has not disabled color."""
     line = f"{kind}: {printable(text)}"
     colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    sys.stdout.flush()  # it comes first, also where both streams are one
+    sys.stdout.flush()  # it comes first, even if both streams are one
     print(f"\033[1;31m{line}\033[0m" if colored else line, file=sys.stderr, flush=True)

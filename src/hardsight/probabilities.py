@@ -1,4 +1,4 @@
-"""What follows from logits or probabilities alone: the temperature at which they fit the labels, and uncertainty."""
+"""Temperature scaling and uncertainty, which need only logits or probabilities."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hardsight.errors import InputError
 from hardsight.scores import check_labels, check_logits
 from hardsight.triple import as_tensor
 
-TEMPERATURES = (1e-3, 1e3)  # where a temperature is looked for
+TEMPERATURES = (1e-3, 1e3)  # the range of temperatures
 # Numbers read at a time, and samples that a first guess of the temperature is made from.
 _NUMBERS, _FEW = 4_096_000, 4096
-# Probabilities of a row may miss 1 by so much: half precision, over many classes.
+# The sum of a row's probabilities may differ from 1 by this much: half precision, over many classes.
 _SUM = 0.02
 
 
 class Uncertainty(NamedTuple):
-    """Of every sample ``(N,)``, in nats; ``total = aleatoric + epistemic``."""
+    """Uncertainty of every sample ``(N,)``, in nats; ``total = aleatoric + epistemic``."""
 
     total: np.ndarray  # entropy of the mean prediction
     aleatoric: np.ndarray  # mean entropy of the predictions
@@ -41,7 +41,7 @@ def uncertainty(probabilities: Any) -> Uncertainty:
         ([0.0], [0.6931])
     """
     p = check_predictions(probabilities)
-    mean = np.maximum(p.mean(0, dtype=np.float64), np.finfo(np.float64).tiny)  # of what is not 0 it must not be 0
+    mean = np.maximum(p.mean(0, dtype=np.float64), np.finfo(np.float64).tiny)  # of values above 0 it must not be 0
     aleatoric, epistemic = np.zeros(p.shape[1]), np.zeros(p.shape[1])
     for prediction in p:  # one at a time: (T, N, C) may be large, and float64 twice that
         prediction = prediction.astype(np.float64)
@@ -87,12 +87,12 @@ def check_probabilities(name: str, probabilities: Any) -> Tensor:
 
 
 def fit_temperature(logits: Any, labels: Any) -> float:
-    """The temperature T at which the negative log-likelihood of ``logits / T`` is least, within `TEMPERATURES`.
+    """The temperature T that minimizes the negative log-likelihood of ``logits / T`` within `TEMPERATURES`.
 
-    Where every label has the largest logit, that is the lower bound; where logits say nothing, the upper one.
+    If every label has the largest logit, that is the lower bound; if logits are uninformative, the upper one.
 
     Args:
-        logits: ``(N, C)``; of data that the network was not trained on.
+        logits: ``(N, C)``, for data that the network was not trained on.
         labels: ``(N,)`` class indices.
 
     Examples:
@@ -105,16 +105,16 @@ def fit_temperature(logits: Any, labels: Any) -> float:
 
 
 def fit_temperature_in_parts(parts: Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]], n: int) -> float:
-    """`fit_temperature` of n samples that are not in memory at a time.
+    """`fit_temperature` for n samples that are not all in memory at once.
 
     Args:
-        parts: Returns logits ``(M, C)`` and labels ``(M,)``, some samples at a time; it is called for every step.
-        n: How many samples there are in all.
+        parts: Returns logits ``(M, C)`` and labels ``(M,)`` in batches; it is called for every step.
+        n: The total number of samples.
     """
     return _fit(lambda: ((torch.from_numpy(z).double(), torch.from_numpy(y)) for z, y in parts()), n)
 
 
-_Parts: TypeAlias = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # logits and labels, some samples at a time
+_Parts: TypeAlias = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # logits and labels, in batches
 
 
 def _fit(parts: _Parts, n: int) -> float:
@@ -132,7 +132,7 @@ def _fit(parts: _Parts, n: int) -> float:
     if apart >= 0:
         return TEMPERATURES[1]
     low, inverse, high = 1 / TEMPERATURES[1], 1.0, 1 / TEMPERATURES[0]
-    if n > 2 * _FEW:  # most steps with a few samples, so that one or two with all of them are enough
+    if n > 2 * _FEW:  # most steps use a few samples, so that one or two with all of them are enough
         some = [torch.cat(each) for each in zip(*few, strict=True)]
         inverse = 1 / _fit(lambda: [(some[0], some[1])], len(some[0]))
     tried: set[float] = set()
@@ -141,7 +141,7 @@ def _fit(parts: _Parts, n: int) -> float:
         tried.add(inverse)
         low, high = (inverse, high) if slope < 0 else (low, inverse)
         step = float(np.clip(inverse - slope / curvature, low, high)) if curvature > 0 else low
-        if step in tried and slope:  # Newton's step leads past where the minimum is: half way on a logarithmic scale
+        if step in tried and slope:  # Newton's step overshoots the minimum: go half way on a logarithmic scale
             step = float(np.sqrt(low * high))
         moved, inverse = abs(step - inverse), step
         if low >= high or moved <= 1e-4 * inverse:  # at a bound; or the next step would be about the square of this

@@ -1,7 +1,7 @@
-"""One pass over the classes that leaves all that any score needs.
+"""One pass over the classes that computes everything that scores need.
 
 Everything about logits goes through the soft margin ``m = logsumexp_{k≠y}(z_k) − z_y``: ``p_y = sigmoid(−m)``
-and ``−log p_y = softplus(m)`` keep their digits where ``1 − p`` and ``log p`` have lost them all.
+and ``−log p_y = softplus(m)`` stay precise where ``1 − p`` and ``log p`` have lost all digits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hardsight.fastreading import applies_to, read_fast
 
 @dataclass(frozen=True)
 class Reading:
-    """What one pass over the classes leaves of each sample: ``(N,)`` float64 tensors.
+    """The results of one pass over the classes for each sample: ``(N,)`` float64 tensors.
 
     "Other" is every class but `target`. With ``M = other_logit`` the three sums over the others are
     ``exp_sum = Σ e^(z−M)``, ``exp2_sum = Σ e^(2(z−M))`` and ``lin_sum = Σ (z−M) e^(z−M)``.
@@ -54,7 +54,7 @@ class Reading:
 
     @property
     def pred(self) -> Tensor:
-        """The class of the largest logit; the lower index where two tie, as in `torch.argmax`."""
+        """The class of the largest logit; the lower index if two tie, as in `torch.argmax`."""
         tie = torch.minimum(self.target, self.other_class)
         winner = torch.where(self.logit > self.other_logit, self.target, self.other_class)
         return torch.where(self.logit == self.other_logit, tie, winner)
@@ -75,7 +75,7 @@ def read_classes(
     Args:
         features: ``(N, D)``, checked.
         weight: ``(C, D)``, checked.
-        target: The class that each sample is judged at, ``(N,)``; None means the predicted class.
+        target: The class at which each sample is scored, ``(N,)``; None means the predicted class.
         bias: ``(C,)`` or None.
         keep_cosines: For training steps: keeps the cosines ``(N, C)``, never waits for the device, and takes a stack of
             K batches, each with its own head: ``(K, N, D)``, ``(K, C, D)``, ``(K, N)`` and ``(K, C)``. In return,
@@ -99,7 +99,7 @@ def evaluate(
 ) -> list[Tensor]:
     """Functions of the `Reading` that `read_classes` gives, each of which has one value per row.
 
-    They are computed for all rows and again for those that a fast path leaves in doubt, so that a GPU is waited for
+    They are computed for all rows and again for those that a fast path leaves in doubt, so that the CPU waits for a GPU
     only once, at the end. Without `logits`, they must need norms and angles alone: other fields may hold anything.
     `precise` is that of `read_fast`.
     """
@@ -112,7 +112,7 @@ def evaluate(
     values = [function(reading) for function in functions]
     if bool(sure.all()):
         return values
-    # By parts: copies of all rows could fill the memory.
+    # In parts: copies of all rows could fill the memory.
     for rows in (~sure).nonzero()[:, 0].split(max(1, 4 * _GPU_BLOCK // features.shape[1])):
         x, y = features[rows], None if target is None else target[rows]
         if features.is_cuda and features.dtype != torch.float32:  # more exact products on the way to the reference
@@ -149,7 +149,7 @@ def _read(
         part = _read_rows(features[..., here, :].double(), y, weight, lengths, bias, keep_cosines)
         if rows >= samples:
             return part
-        # Small tensors kept among large ones that come and go would fragment the memory: they get a place beforehand.
+        # Small tensors among large temporary ones would fragment the memory: they are allocated beforehand.
         fields = fields or [values.new_empty(samples) for values in part]
         for field, values in zip(fields, part, strict=True):
             field[here] = values
@@ -166,7 +166,7 @@ def _read_rows(
         return weight.gather(-2, index[..., None].expand_as(x)).double()
 
     def logit_of(index: Tensor) -> Tensor:
-        # Not from the matrix product, in which equal weights do not give equal logits.
+        # Not from the matrix product, in which equal weights may give unequal logits.
         return (x * weight_of(index)).sum(-1) * norm + bias.gather(-1, index)
 
     products = product_matrix(x, weight)
@@ -194,7 +194,7 @@ def _read_others(z: Tensor, place: Tensor, slack: Tensor) -> tuple[Tensor, list[
     """The other class with the largest logit, and the three sums over the others; the logits are overwritten."""
     others = z.scatter_(-1, place, -math.inf)
     other_class = _lowest_largest(others, slack)
-    # e^-1000 is 0, and -1000·0 is no NaN. Above 0 are only ties as the matrix product rounds them.
+    # e^-1000 is 0, and -1000·0 is not NaN. Only ties, rounded by the matrix product, lie above 0.
     below = (others - others.gather(-1, other_class[..., None])).clamp(-1e3, 1)
     e = below.exp()
     return other_class, [e.sum(-1), e.square().sum(-1), (below * e).sum(-1)]
@@ -218,7 +218,7 @@ def _lowest_largest(z: Tensor, slack: Tensor) -> Tensor:
 
 
 def _sharpen(angles: Tensor, cosines: Tensor, x: Tensor, weight: Tensor) -> None:
-    """Put half-chord angles where a cosine is so close to ±1 that arccos has no digits left."""
+    """Use half-chord angles where a cosine is so close to ±1 that arccos has no digits left."""
     for pairs in (cosines.abs() > 1 - 1e-6).nonzero().split(_CPU_BLOCK // x.shape[-1] + 1):
         rows, columns = pairs.unbind(1)
         coarse, exact = angles[rows, columns], angle_between_units(x[rows], unit(weight[columns].double())[0])

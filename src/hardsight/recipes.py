@@ -15,24 +15,24 @@ from hardsight.schedules import beta1_ramp, ramp_down, ramp_up
 MOST_EPOCHS = 1_000_000
 _POSITIVE_INT = Range(1, 2**31 - 1)
 _NOT_NEGATIVE = Range(0)
-_BELOW_1 = Range(0, 1, "[)")  # an average with a decay of 1 never takes in anything new
+_BELOW_1 = Range(0, 1, "[)")  # an average with a decay of 1 never changes
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. Times are in epochs and may be fractions; values may be texts, as a command line has them.
+    """How to train. Times are in epochs and may be fractions; values may be texts, as from a command line.
 
     Attributes:
         epochs: Passes over the data.
         batch_size: Samples per step, over all processes together.
         optimizer: ``sgd``, ``adam``, ``adamw`` or ``rmsprop``.
         lr: Peak learning rate.
-        momentum: Of SGD and RMSProp; Adam's β₁.
+        momentum: Momentum of SGD and RMSProp; Adam's β₁.
         nesterov: Nesterov's momentum (SGD).
-        weight_decay: On every weight.
+        weight_decay: Weight decay of every weight.
         schedule: ``constant``; ``step``: times `step_factor` at each of `steps`; ``cosine``: down to 0;
             ``one-cycle``: up from lr/25, then linearly down to almost 0; ``ramp``: AMC-Loss's Gaussian ramps.
-        warmup: Epochs in which the rate rises.
+        warmup: Epochs during which the rate rises.
         steps: Epochs at which the rate is multiplied (step).
         step_factor: Factor at each of the steps (step).
         rampdown: Epochs of the ramp down (ramp).
@@ -40,7 +40,7 @@ class Recipe:
             The weight of a pair term rises with the rate, over the warmup; with ``down`` it falls over the rampdown.
         label_smoothing: Share of the target that is spread over all classes.
         mixup: α of mixup's Beta(α, α); 0 disables it.
-        crop: Random shift of up to so many pixels, with reflection padding.
+        crop: Random shift of up to this many pixels, with reflection padding.
         resized_crop: Random resized crop.
         smallest_part: Smallest share of the image in a random resized crop.
         flip: Random horizontal flip.
@@ -49,12 +49,12 @@ class Recipe:
         precision: ``float32``, or ``bf16`` (autocast).
         channels_last: Use the channels-last memory format.
         compile: Compile all parts but the head with torch.compile.
-        graph: Replay each step as one CUDA graph (one GPU, data that are arrays, batches of one size).
+        graph: Replay each step as one CUDA graph (one GPU, data in arrays, batches of one size).
         drop_last: Drop the last incomplete batch.
         frozen_norm: Batch norm uses its running statistics and keeps them, as in eval mode; its weights still learn.
-        seed: Seed of weights, order and augmentation.
-        accumulate: Micro-batches per step: each batch is computed in so many parts, and their gradients are added up.
-            Batch norm, mixup and terms of pairs use only the samples of a micro-batch.
+        seed: Random seed of weights, order and augmentation.
+        accumulate: Micro-batches per step: each batch is split into this many parts, and their gradients are added up.
+            Batch norm, mixup and pair terms use only the samples of a micro-batch.
         sync_batchnorm: Batch norm uses the samples of all processes (several GPUs; torch's SyncBatchNorm).
 
     Examples:
@@ -124,8 +124,8 @@ class Recipe:
     def replace(self, **changes: Any) -> Recipe:
         """The recipe with some settings changed.
 
-        With other epochs the times in it (warmup, steps, rampdown) change in proportion, unless they are given too;
-        those in the name of a loss do not. Another schedule has no steps. (`dataclasses.replace` does neither.)
+        If epochs change, its times (warmup, steps, rampdown) change in proportion, unless they are also given; those in
+        the name of a loss do not. A change of schedule clears the steps. (`dataclasses.replace` does neither.)
 
         Examples:
             >>> Recipe(epochs=90, schedule="step", steps=(30, 60), warmup=3).replace(epochs=30).steps
@@ -150,17 +150,17 @@ SETTINGS.update({field.name: Option.of(field.name, _hints[field.name], field.def
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:
-    """``["flip=true", "steps=30,60"]``, as a command line has them, for `Recipe.replace`."""
+    """``["flip=true", "steps=30,60"]``, as from a command line, for `Recipe.replace`."""
     return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
 
 
 def saved_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a recipe that a run saved, under their present names."""
+    """The settings of a recipe that a run saved, under their current names."""
     return {"optimizer" if name == "optimiser" else name: value for name, value in saved.items()}
 
 
 def learning_rate(recipe: Recipe, time: float) -> float:
-    """The learning rate after so many epochs (a fraction inside one).
+    """The learning rate after a number of epochs (fractional within one).
 
     Examples:
         >>> r = Recipe(epochs=90, schedule="step", steps=(30, 60), lr=0.1)
@@ -172,7 +172,7 @@ def learning_rate(recipe: Recipe, time: float) -> float:
         if time < r.warmup:
             return r.lr * (1 / 25 + (1 - 1 / 25) * time / r.warmup)
         return r.lr * (1 + (1 / 250_000 - 1) * (time - r.warmup) / left)
-    if r.schedule == "ramp":  # per whole epoch, counted from 1, as AMC-Loss's Algorithm 1 has it
+    if r.schedule == "ramp":  # per whole epoch, counted from 1, as in AMC-Loss's Algorithm 1
         epoch = math.floor(time) + 1
         return r.lr * ramp_up(epoch, r.warmup) * ramp_down(epoch, r.epochs, r.rampdown)
     warm = min(1.0, time / r.warmup) if r.warmup else 1.0
@@ -184,7 +184,7 @@ def learning_rate(recipe: Recipe, time: float) -> float:
 
 
 def momentum_at(recipe: Recipe, time: float) -> float:
-    """The momentum after so many epochs: AMC-Loss lowers Adam's β₁ to 0.5 while it ramps down the rate."""
+    """The momentum after a number of epochs: AMC-Loss lowers Adam's β₁ to 0.5 while it ramps down the rate."""
     if recipe.schedule != "ramp":
         return recipe.momentum
     return beta1_ramp(math.floor(time) + 1, recipe.epochs, recipe.rampdown, recipe.momentum)

@@ -1,8 +1,8 @@
 """Records of training on disk: one row per sample and epoch, in Parquet files sorted by (id, epoch).
 
 Each epoch is appended as a file; `compact` rewrites files so that each holds all epochs of a range of ids. Replacing
-``index.json``, which names the files, commits them. A kill leaves only files without a name there, and the next commit
-removes those. The reference of the run folder describes every file.
+``index.json``, which lists the files, commits them. A kill leaves only unlisted files, which the next commit removes.
+The reference of the run folder describes every file.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from hardsight.untrusted import check_table, read_json
 VERSION = SCHEMAS[DYNAMICS].version
 MOST_EPOCHS = 2**31 - 1  # epochs are stored in 32 bits
 
-# Significant bits of each column, stored as float32: AVH, confidence and loss are derived from whole numbers; for the
-# others bits are saved, because bits that are zero cost nothing on disk.
+# Significant bits of each column, stored as float32: AVH, confidence and loss are derived from whole numbers; the
+# others are rounded, because zero bits cost nothing on disk.
 BITS = dict.fromkeys(("angle", "angle_sum", "soft_margin"), 24) | {"other_angle": 11}
 BITS |= dict.fromkeys(("margin", "norm", "el2n", "nll_angles", "nll_norms"), 16)
 
@@ -49,7 +49,7 @@ _SCHEMA = pa.schema({**SCHEMAS[DYNAMICS].columns, **dict.fromkeys(BITS, pa.float
 _HEADS = pa.schema({"epoch": pa.int32(), "class": pa.int32(), "norm": pa.float32(), "bias": pa.float32()})
 _NAME = re.compile(r"[0-9a-f]{16}\.((heads\.)?parquet|safetensors)")
 
-# What is computed from the stored columns when it is asked for.
+# Columns that are computed from the stored ones on demand.
 DERIVED: Mapping[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "avh": (("angle", "angle_sum"), lambda angle, total: np.divide(angle, np.where(total == 0, np.nan, total))),
     "angular_margin": (("angle", "other_angle"), np.subtract),
@@ -70,7 +70,7 @@ class Entry(TypedDict):
 
 @dataclass
 class Index:
-    """What is committed."""
+    """The committed state."""
 
     files: list[Entry] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)  # 1, 2, …
@@ -91,7 +91,7 @@ def has_records(run: str | Path) -> bool:
 
 
 def read_index(run: str | Path) -> Index:
-    """What is committed in a run; an empty index where nothing is.
+    """The committed state of a run; an empty index if there is none.
 
     Raises:
         StateError: The index is damaged, or hardsight is too old for it.
@@ -115,7 +115,7 @@ def read_index(run: str | Path) -> Index:
 
 
 def rounded(values: np.ndarray, bits: int = 16) -> np.ndarray:
-    """float32 values rounded to the nearest with so many significant bits; the last bytes are then zero."""
+    """float32 values rounded to a number of significant bits; the last bytes are then zero."""
     values = np.ascontiguousarray(values, dtype=np.float32)
     if bits >= 24:
         return values
@@ -125,7 +125,7 @@ def rounded(values: np.ndarray, bits: int = 16) -> np.ndarray:
 
 
 class Block:
-    """Rows sorted by (id, epoch), their epochs, where those of each sample start, and the number of samples before."""
+    """Rows sorted by (id, epoch), their epochs, the start of each sample's rows, and the number of samples before."""
 
     def __init__(self, rows: pa.Table, before: int = 0) -> None:
         rows = rows.combine_chunks()
@@ -146,12 +146,12 @@ class Block:
 
     @property
     def place(self) -> np.ndarray:
-        """The number of each row's sample among all samples."""
+        """The index of each row's sample among all samples."""
         count = np.diff(self.starts, append=len(self.table))
         return np.repeat(np.arange(self.before, self.before + len(count)), count)
 
     def column(self, name: str) -> np.ndarray:
-        """A stored or derived column as float64, NaN where it is missing."""
+        """A stored or derived column as float64, NaN for missing values."""
         if name not in DERIVED:
             return self.table[name].to_numpy().astype(np.float64)
         if name not in self._derived:
@@ -161,7 +161,7 @@ class Block:
 
 
 def _rereads(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a method of `Records` read again if a recorder replaces files meanwhile."""
+    """Makes a method of `Records` retry if a recorder replaces files in the meantime."""
 
     @functools.wraps(method)
     def read(self: Records, *args: Any, **options: Any) -> Any:
@@ -179,15 +179,15 @@ def _rereads(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Records:
-    """The files of a run that an index names. What is written is added to the index and counts after `commit`.
+    """The files of a run that an index lists. Written files are added to the index and count after `commit`.
 
     Args:
         run: The folder.
-        index: What is committed, if None; only then the index follows a recorder that replaces files.
+        index: If None, the committed one; only then does the index follow a recorder that replaces files.
 
     Attributes:
-        last: The last epoch that is read.
-        where: A condition of all rows that are read, if any.
+        last: The last epoch to read.
+        where: A condition on all rows to read, if any.
     """
 
     def __init__(self, run: str | Path, index: Index | None = None) -> None:
@@ -200,7 +200,7 @@ class Records:
         return Records(self.run, copy.deepcopy(self.index))
 
     def commit(self) -> None:
-        """Replace the index, and only then remove the files that it no longer names."""
+        """Replace the index, and only then remove the files that it no longer lists."""
         names = self.index.names()
         with disk_errors(self.run):
             write_text(self.folder / INDEX, json.dumps(vars(self.index)))
@@ -210,7 +210,7 @@ class Records:
                     stray.unlink(missing_ok=True)
 
     def write_file(self, kind: str, writer: Callable[[Path], object]) -> str:
-        """Write a file under a name that nothing else has, and return the name."""
+        """Write a file under a unique name, and return the name."""
         name = f"{secrets.token_hex(8)}.{kind}"
         with disk_errors(self.run):
             write_whole(self.folder / name, writer)
@@ -237,7 +237,7 @@ class Records:
         self.index.files.append(Entry(name=name, epochs=[first, last], ids=ids, rows=len(rows)))
 
     def write_head(self, epoch: int, head: np.ndarray) -> None:
-        """Add the norms and biases ``(2, C)`` of an epoch's class weights in place of those from this epoch on."""
+        """Add the norms and biases ``(2, C)`` of an epoch's class weights, replacing those from this epoch on."""
         classes = np.arange(head.shape[1])
         columns = (np.full(len(classes), epoch), classes, *head)
         heads = pa.table([pa.array(v, t) for v, t in zip(columns, _HEADS.types, strict=True)], schema=_HEADS)
@@ -249,12 +249,13 @@ class Records:
         self.index.heads.append(self.write_file("heads.parquet", writer))
 
     def write_state(self, epoch: int, writer: Callable[[Path], object]) -> None:
-        """Add what the epoch after this one is compared with."""
+        """Add the data that the next epoch is compared with."""
         self.index.states[str(epoch)] = self.write_file("safetensors", writer)
 
     def compact(self, *, everything: bool = False) -> None:
-        """Rewrite files so that each sample's rows lie in one place: all of them, or those of single epochs once there
-        are `MOST_FILES`."""
+        """Rewrite files so that each sample's rows lie together: all files, or those of single epochs once there are
+        `MOST_FILES`.
+        """
         entries = [entry for entry in self.index.files if everything or entry["epochs"][0] == entry["epochs"][1]]
         if len(entries) >= (2 if everything else MOST_FILES) and not _are_disjoint(entries):
             self._rewrite(entries, compression_level=6)
@@ -269,7 +270,7 @@ class Records:
         self._rewrite([entry for entry in index.files if entry["epochs"][1] >= epoch], epochs=(1, epoch - 1))
 
     def _rewrite(self, entries: list[Entry], compression_level: int = 1, **options: Any) -> None:
-        """Replace files by others that hold those of their rows that `block` reads with some options."""
+        """Replace files by new ones with the rows that `block` reads with some options."""
         self.index.files = [entry for entry in self.index.files if entry not in entries]
         for block in Records(self.run, Index(files=entries)).blocks(**options):
             self.write_rows(block.table, compression_level)
@@ -316,7 +317,7 @@ class Records:
                 continue
             if first <= start and end <= last and low <= lowest and (high is None or highest < high) and not further:
                 rows = self._read(entry["name"], coded)
-            else:  # conditions need text, whose statistics tell which row groups can be skipped
+            else:  # conditions need text, whose statistics show which row groups can be skipped
                 rows = self._read(entry["name"], schema, condition)
             if len(rows) and not start <= pc.min(rows["epoch"]).as_py() <= pc.max(rows["epoch"]).as_py() <= end:
                 raise StateError(f"RUN: {self.folder / entry['name']} is damaged: its epochs are not those in {INDEX}.")
@@ -324,17 +325,17 @@ class Records:
         return Block(pa.concat_tables(tables), before)
 
     def blocks(self, columns: Collection[str] = _SCHEMA.names, rows: int = 0, **options: Any) -> Iterator[Block]:
-        """What `block` reads, one range of ids after the other, about so many rows at a time (`FILE_ROWS` if 0)."""
+        """What `block` reads, in ranges of ids of about this many rows (`FILE_ROWS` if 0)."""
         before = 0
         for ids in self._ranges(rows or FILE_ROWS):
             block = self.block(columns, ids=ids, before=before, **options)
             before += len(block.starts)
-            if len(block.table) or ids[1] is None:  # where there are no rows at all, the last block is empty
+            if len(block.table) or ids[1] is None:  # if there are no rows at all, the last block is empty
                 yield block
 
     @_rereads
     def _ranges(self, rows: int) -> list[tuple[str, str | None]]:
-        """Ranges of ids that hold about so many rows: files where these do not overlap, and otherwise row groups."""
+        """Ranges of ids that hold about this many rows: files if these do not overlap, otherwise row groups."""
         files = self.index.files
         groups, limits, total = [(entry["ids"][0], entry["rows"]) for entry in files], [""], 0
         if sum(count for _, count in groups) > rows and not _are_disjoint(files):
@@ -364,13 +365,13 @@ class Records:
         return meta.model.classes
 
     def scores(self, epoch: int, meta: Meta) -> pa.Table:
-        """One epoch as a table of scores, by id: ``id, label, pred`` and every registered score that records give."""
+        """One epoch as a table of scores, by id: ``id, label, pred`` and all registered scores in the records."""
         block, classes = self.block(epochs=(epoch, epoch)), self.classes(meta)
         columns: dict[str, Any] = {name: block.table[name].cast(pa.int64()) for name in ("label", "pred")}
         columns["avh"] = block.column("avh")
         columns["avc"] = (np.pi - block.column("angle")) / (classes * np.pi - block.column("angle_sum"))
         names = ["confidence", "nll", "soft_margin", "norm", "margin", "angle", "el2n", "angular_margin"]
-        names = names[:-1] if block.table["other_angle"].null_count == len(block.table) else names  # of an old run
+        names = names[:-1] if block.table["other_angle"].null_count == len(block.table) else names  # from an old run
         return pa.table({"id": block.ids, **columns, **{name: block.column(name) for name in names}})
 
 

@@ -1,6 +1,6 @@
-"""Things by name: register them, look them up with "did you mean", and read their options off their signatures.
+"""Registries: functions by name, looked up with "did you mean", with options read from their signatures.
 
-A thing is one decorated function. Help, error messages, tables in the docs and the grammar of `--loss` come from it.
+An entry is one decorated function. Help, errors, tables in the docs and the grammar of `--loss` come from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def did_you_mean(name: object, known: Iterable[str], most: int = 3) -> str:
-    """How a message about an unknown name ends.
+    """The end of a message about an unknown name.
 
     Examples:
         >>> did_you_mean("avg", ["avh", "avc", "norm"]), did_you_mean("?", ["avh", "norm"])
@@ -35,8 +35,8 @@ class Registry(dict[str, T]):
     """Entries by name; an unknown name raises an `InputError` that suggests the nearest ones.
 
     Args:
-        kind: What an entry is called in messages: ``"score"``, ``"detector"``.
-        entry: Makes an entry of ``(name, function, **facts)``; the function itself if not given.
+        kind: The name of an entry in messages: ``"score"``, ``"detector"``.
+        entry: Makes an entry from ``(name, function, **facts)``; the function itself if not given.
     """
 
     def __init__(self, kind: str, entry: Callable[..., T] = lambda name, function: function) -> None:
@@ -47,7 +47,7 @@ class Registry(dict[str, T]):
     def register(self, name: str | None = None, **facts: Any) -> Callable[[Callable[..., Any]], T]:
         """A decorator that adds a function, under its own name if none is given, and returns the entry.
 
-        The same function of the same module replaces its entry: the file was edited, or a notebook's cell run again.
+        The same function of the same module replaces its entry: the file was edited, or a notebook cell run again.
         """
 
         def add(function: Callable[..., Any]) -> T:
@@ -70,7 +70,7 @@ class Registry(dict[str, T]):
 
 
 class Range(NamedTuple):
-    """Which numbers an option takes; brackets say whether an end belongs to it: ``Range(0, 1, "[)")``."""
+    """Which numbers an option takes; brackets say whether each end is included: ``Range(0, 1, "[)")``."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -106,7 +106,7 @@ class Option(NamedTuple):
 
     @classmethod
     def of(cls, name: str, hint: Any, default: Any) -> Option:
-        """An option as its annotation declares it.
+        """An option as declared by its annotation.
 
         ``Annotated[float, Range(0)]`` is a number, ``Literal["a", "b"]`` a choice, ``Annotated[str, SOME_REGISTRY]``
         the name of an entry, ``bool`` a flag and ``tuple[float, ...]`` several numbers.
@@ -122,7 +122,7 @@ class Option(NamedTuple):
         return cls(name, str if choices else hint, default, limits, choices)
 
     def check(self, value: Any, what: str) -> Any:
-        """The value (or its text) as the function takes it, or a sentence that begins with `what`."""
+        """The value (or its text) as the function takes it, or an error that begins with `what`."""
         if self.several:
             parts = [part for part in value.split(",") if part] if isinstance(value, str) else value
             _require(isinstance(parts, (tuple, list)), what, "numbers separated by commas", value)
@@ -148,9 +148,9 @@ class Option(NamedTuple):
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """The keyword-only parameters with a default, and others with a default and a `Range`: what a user may set.
+    """The options of a function: keyword-only parameters with a default, and others with a default and a `Range`.
 
-    Of a class, those of its constructor; its attributes of the same names may hold the annotations.
+    For a class, those of its constructor; its attributes of the same names may hold the annotations.
     """
     hints, parameters = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
     if isinstance(function, type):
@@ -165,7 +165,7 @@ def options_of(function: Callable[..., Any]) -> dict[str, Option]:
 
 
 def check_choice(value: Any, choices: Iterable[str], what: str) -> None:
-    """Refuse a value that is none of the choices; `what` begins the sentence."""
+    """Refuse a value that is not one of the choices; `what` begins the sentence."""
     _require(value in choices, what, " or ".join(choices), value)
 
 

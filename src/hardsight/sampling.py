@@ -65,7 +65,7 @@ def latest_hardness(
     def latest() -> np.ndarray:
         nonlocal hardness, done, owner
         index = read_index(path)
-        if index.owner != owner:  # a recorder that resumes may have gone back
+        if index.owner != owner:  # a resumed recorder may have gone back
             hardness, done, owner = unknown, 0, index.owner
         recent = unknown
         for epoch in reversed([epoch for epoch in index.epochs if epoch > done]):  # until every sample has a value
@@ -79,7 +79,7 @@ def latest_hardness(
 
 
 def within_class(hardness: Any, labels: Any) -> np.ndarray:
-    """Rank of each sample within its class, in (0, 1], ties their mean: no class is drawn more often for being hard."""
+    """Rank of each sample within its class, in (0, 1], ties share their mean: hard classes are not drawn more often."""
     values, labels = _checked(hardness), np.asarray(labels)
     if labels.shape != values.shape:
         raise InputError(f"labels must hold one label per sample, {len(values):,}, got shape {labels.shape}.")
@@ -90,7 +90,7 @@ def within_class(hardness: Any, labels: Any) -> np.ndarray:
 
 
 def _aligned(table: SampleTable, ids: list[str], by: str, largest: bool | None) -> np.ndarray:
-    """The hardness of these ids, in their order; NaN where the table has none."""
+    """The hardness of these ids, in order; NaN if the table has none."""
     rows = pa.table({"id": table.column("id"), "hardness": table.hardness(by, largest=largest)})
     return SampleTable(rows).aligned(ids)["hardness"].to_numpy()
 
@@ -140,7 +140,7 @@ PACINGS: dict[str, Callable[[float], float]] = {f.__name__: f for f in (linear, 
 class _EpochSampler(Sampler[int]):
     """A new order of indices in every epoch."""
 
-    _order: Any  # from the random generator of an epoch to its indices
+    _order: Any  # maps the random generator of an epoch to its indices
 
     def __init__(self, seed: int, num_samples: int | None) -> None:
         self.seed, self.epoch, self._started = whole_number("seed", seed, 0), 0, False
@@ -168,7 +168,7 @@ class HardnessSampler(_EpochSampler):
         hardness: One number per sample, larger is harder; see `hardness_of`.
         power: 0 draws uniformly; 1 draws the hardest sample about twice as often as the median one.
         uniform: Share of uniform draws, so that every sample keeps a chance.
-        num_samples: Draws per epoch; None: as many as there are samples.
+        num_samples: Draws per epoch; None: the number of samples.
         replacement: Whether a sample can occur twice in an epoch. If not, draw fewer than all for hardness to matter.
         seed: Seed of the draws, together with the epoch.
 
@@ -205,7 +205,7 @@ class HardnessSampler(_EpochSampler):
 
 
 class CurriculumSampler(_EpochSampler):
-    """Starts with the easiest share of the data and adds harder samples as a pacing function says.
+    """Starts with the easiest share of the data and adds harder samples according to a pacing function.
 
     With a function as `hardness` the curriculum is self-paced: each epoch ranks the samples by their current hardness.
     Samples without one (NaN) come first, so the first epochs go through all data once.

@@ -35,7 +35,7 @@ class Scheduled:
     """Sets attributes of a loss as functions of time; `functions` are ``name=function``.
 
     Numbers are replaced, tensors (a learnable scale, class weights) are written in place. For the learning rate of an
-    optimizer there is torch's ``LambdaLR``.
+    optimizer, use torch's ``LambdaLR``.
 
     Examples:
         >>> from types import SimpleNamespace
@@ -52,9 +52,9 @@ class Scheduled:
                 raise InputError(f"{name}: a {type(target).__name__} has no {name} that could be scheduled.")
 
     def at(self, time: float) -> bool:
-        """Set everything as it is after so many epochs; returns whether a number was replaced.
+        """Set all attributes to their values after a number of epochs; returns whether a number was replaced.
 
-        What was recorded with the old number, such as a CUDA graph, must then be recorded again.
+        Anything recorded with the old number, such as a CUDA graph, must then be recorded again.
         """
         replaced = False
         for name, function in self.functions.items():

@@ -1,8 +1,8 @@
 """Hardness scores: features ``(N, D)``, class weights ``(C, D)`` and labels ``(N,)`` in, one number per sample out.
 
-Each score is one function of a `Reading`, registered in `SCORES` with what people must know about it. To add one,
-write the function under ``@SCORES.register(...)``, with a summary, a formula and an example in its docstring, and put
-its name into the sets of the property tests.
+Each score is one function of a `Reading`, registered in `SCORES` with its metadata. To add one, write the function
+under ``@SCORES.register(...)``, with a summary, a formula and an example in its docstring, and put its name into the
+sets of the property tests.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from hardsight.triple import MOST_CLASSES, bad_rows, check_labels, check_logits,
 
 @dataclass(frozen=True, repr=False)
 class Score:
-    """A score and what people must know about it. Call it with the triple: ``avh(features, weight, labels)``.
+    """A score and its metadata. Call it with the triple: ``avh(features, weight, labels)``.
 
-    ``help(avh)`` shows the documentation of that score: what its function says, and the facts registered with it.
+    ``help(avh)`` shows the documentation of that score: the docstring of its function, and its metadata.
 
     Attributes:
         name: Its name in `SCORES`, in tables and on the command line.
         of_reading: The score as a function of a `Reading`.
         higher_is_harder: Direction: True when a larger value means a harder sample.
-        tolerance: How far it may be from a naive float64 computation: relative to the true value, plus absolute.
+        tolerance: Maximum distance from a naive float64 computation: relative to the true value, plus absolute.
         reference: Where it is defined.
-        range: Smallest and largest value it can take.
-        needs_labels: Judged at the label; without labels it is judged at the prediction and becomes ``<name>_pred``.
+        range: Smallest and largest possible value.
+        needs_labels: Whether it is computed at the label; without labels it is computed at the prediction and becomes
+            ``<name>_pred``.
         logits: Whether it depends on logits (lengths and bias) or on angles and norms alone.
     """
 
@@ -71,7 +72,7 @@ class Score:
         Args:
             features: ``(N, D)`` inputs of the last linear layer.
             weight: ``(C, D)`` weight of that layer.
-            labels: ``(N,)`` class indices; None judges each sample at its predicted class.
+            labels: ``(N,)`` class indices; None scores each sample at its predicted class.
             bias: ``(C,)`` bias of that layer. Leave it out for the bias-free logits of the paper's Definition 1.
             validate: Check values (NaN, label range) first.
         """
@@ -95,13 +96,13 @@ class Score:
 
     @property
     def range_text(self) -> str:
-        """Its range as people write it: ``[0, √2]``, ``(−∞, ∞)``."""
+        """Its range in mathematical notation: ``[0, √2]``, ``(−∞, ∞)``."""
         low, high = (("−" if end < 0 else "") + _NAMED.get(abs(end), f"{abs(end):g}") for end in self.range)
         return f"{'(' if math.isinf(self.range[0]) else '['}{low}, {high}{')' if math.isinf(self.range[1]) else ']'}"
 
     @property
     def facts(self) -> list[str]:
-        """What is registered with it, as sentences: direction and range, labels and bias, the reference."""
+        """Its metadata as sentences: direction and range, labels and bias, the reference."""
         labels = f"Needs labels; ``{self.column(False)}`` without them" if self.needs_labels else "Needs no labels"
         bias = "the bias counts" if self.logits else "the bias does not count"
         about = f"{self.harder.capitalize()} is harder; range {self.range_text}."
@@ -114,7 +115,7 @@ class Score:
         return "\n\n".join(filter(None, (head.rstrip(), "\n".join(self.facts), call, mark + examples)))
 
     def column(self, labeled: bool) -> str:
-        """Its column in a table: ``avh``, or ``avh_pred`` when there are no labels to judge by."""
+        """Its column in a table: ``avh``, or ``avh_pred`` if there are no labels."""
         return self.name if labeled or not self.needs_labels else f"{self.name}_pred"
 
 
@@ -133,7 +134,7 @@ _ENERGY = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020"
 
 
 def _share(part: Tensor, total: Tensor, classes: int) -> Tensor:
-    """``part / total``; every class has an equal share where the total vanishes (all vectors coincide)."""
+    """``part / total``; every class has an equal share if the total vanishes (all vectors coincide)."""
     nothing = total <= 1e-14 * classes
     return torch.where(nothing, 1 / classes, part / total.masked_fill(nothing, 1.0))
 
@@ -341,7 +342,7 @@ def free_energy(r: Reading) -> Tensor:
     return -torch.logaddexp(r.logit, r.other_logit + r.log_exp_sum)
 
 
-# doctest looks into functions and classes, not into instances. Scores registered elsewhere are not of this module.
+# doctest looks into functions and classes, not into instances. Scores registered elsewhere are not in this module.
 __test__ = {name: score.__doc__ for name, score in SCORES.items()}
 
 
@@ -358,7 +359,7 @@ def compute_scores(
 def norm_within_class(norms: Any, labels: Any) -> Tensor:
     """Norms min–max scaled to [0, 1] within each class, as in the AVH paper's correlation study.
 
-    Unlike a global scaling this changes ranks over the whole set. A class whose norms are all equal gets 0.5.
+    Unlike global scaling, this changes ranks over the whole set. A class whose norms are all equal gets 0.5.
 
     Examples:
         >>> norm_within_class(torch.tensor([1.0, 3.0, 2.0, 10.0, 30.0]), torch.tensor([0, 0, 0, 1, 1])).tolist()
@@ -368,7 +369,7 @@ def norm_within_class(norms: Any, labels: Any) -> Tensor:
     if norms.shape != labels.shape or norms.ndim != 1:
         raise InputError(f"norms and labels must be of one length, got {tuple(norms.shape)} and {tuple(labels.shape)}.")
     groups = labels.unique()
-    group = torch.searchsorted(groups, labels)  # as `return_inverse` has it, in a third of the memory
+    group = torch.searchsorted(groups, labels)  # the same as `return_inverse`, in a third of the memory
     group.clamp_(max=len(groups) - 1)  # NaN, which a table has where a label is missing, comes last
     low = norms.new_full((len(groups),), math.inf).scatter_reduce(0, group, norms, "amin")
     high = norms.new_full((len(groups),), -math.inf).scatter_reduce(0, group, norms, "amax")
@@ -378,13 +379,13 @@ def norm_within_class(norms: Any, labels: Any) -> Tensor:
 
 
 def avh_series(features: Any, weight: Any, labels: Any, sums: ClassSums | None = None) -> tuple[Tensor, Tensor]:
-    """AVH from `hardsight.series.angle_sum_series`: O(D²) per sample however many classes there are; for C ≫ D.
+    """AVH from `hardsight.series.angle_sum_series`: O(D²) per sample for any number of classes; for C ≫ D.
 
     Args:
         features: ``(N, D)`` inputs of the last linear layer.
         weight: ``(C, D)`` weight of that layer.
         labels: ``(N,)`` class indices.
-        sums: `hardsight.series.class_sums` of the weight, where there are many batches.
+        sums: `hardsight.series.class_sums` of the weight, for many batches.
 
     Returns:
         ``(avh, error)``: two ``(N,)`` float64 tensors; the exact AVH lies within ``avh ± error``.
@@ -397,7 +398,7 @@ def avh_series(features: Any, weight: Any, labels: Any, sums: ClassSums | None =
         raise InputError("labels must be given: finding the predicted class would touch every class.")
     target = target_angle(features, weight, labels)
     total, off = angle_sum_series(features, sums or weight)
-    # The true sum is at least the target's own angle, whatever the certificate says.
+    # The true sum is at least the target's own angle, whatever the error bound says.
     low, high = torch.maximum(total - off, target), total + off
     value = _share(target, total, len(weight))
     return value, torch.maximum(_share(target, low, len(weight)) - value, value - _share(target, high, len(weight)))

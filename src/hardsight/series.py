@@ -25,7 +25,7 @@ class ClassSums(NamedTuple):
     """What `angle_sum_series` needs of class weights: ``‖Ŵx̂‖ ≤ √(scale·q + inside) + outside``.
 
     With the first rows F of `matrix`, q is ``‖Fx̂‖²`` where F is Ŵ, and ``x̂·Fx̂`` where it is the smaller ``ŴᵀŴ``.
-    `inside` and `outside` are what rounding may have taken from them.
+    `inside` and `outside` bound the rounding errors.
     """
 
     classes: int
@@ -43,7 +43,7 @@ def class_sums(weight: Tensor, dtype: torch.dtype = torch.float64) -> ClassSums:
 
     Args:
         weight: ``(C, D)``.
-        dtype: That of the features, if they have 16 bits and are to be multiplied as such; float64 otherwise.
+        dtype: The dtype of the features, if they have 16 bits and are to be multiplied as such; float64 otherwise.
     """
     (classes, width), half = weight.shape, dtype in _HALF
     device = "cpu" if weight.device.type == "mps" else weight.device  # mps has no float64
@@ -83,7 +83,7 @@ def class_sums(weight: Tensor, dtype: torch.dtype = torch.float64) -> ClassSums:
 def angle_sum_series(features: Tensor, weight: Tensor | ClassSums) -> tuple[Tensor, Tensor]:
     """Sum of the angles to all classes without touching the classes, with a bound on its error.
 
-    Features and weights of 16 bits are multiplied as such, and what that rounds off is part of the bound.
+    Features and weights of 16 bits are multiplied as such, and their rounding error is part of the bound.
 
     Args:
         features: ``(N, D)``.
@@ -109,7 +109,7 @@ def angle_sum_series(features: Tensor, weight: Tensor | ClassSums) -> tuple[Tens
     if matrix.dtype not in _HALF:
         return most - lean, error
     error += features.shape[1] / 16 * 2.0**-23 * length
-    # Of lengths that float32 cannot square only this is known: the sum is between 0 and C·π.
+    # If float32 cannot square the lengths, only this is known: the sum is between 0 and C·π.
     unsafe = ~(error + lean).isfinite() | (shrink > 1e12)
     return most - lean.masked_fill(unsafe, 0), error.masked_fill(unsafe, most)
 
@@ -121,7 +121,7 @@ def _products(features: Tensor, sums: ClassSums) -> tuple[Tensor, Tensor, Tensor
         return kernels.series_products(features, matrix, sums.squares, sums.gram)
     parts = []
     for block in features.split(max(1, _BLOCK // max(matrix.shape))):
-        # Not scaled before it is multiplied, if in 16 bits: those hold no unit vector exactly.
+        # In 16 bits, not scaled before the product: unit vectors are not exact in 16 bits.
         x = block.to(matrix.device) if half else unit(as_float64(block))[0]
         norm = torch.linalg.vector_norm(x, dim=1, dtype=torch.float32).double() if half else x.new_ones(len(x))
         products = multiply(x, matrix.T)

@@ -1,7 +1,7 @@
-"""Intervals, tests of differences with the interval that belongs to each, and areas under ROC curves.
+"""Intervals, tests of differences with their intervals, and areas under ROC curves.
 
-One rule holds for every test here. A difference within rounding error is none: p = 1, and the interval contains 0. A
-difference without any spread has no test: p and the interval are NaN, whether the difference is large or small.
+One rule holds for every test here. A difference within rounding error counts as 0: p = 1, and the interval contains 0.
+A difference without any spread has no test: p and the interval are NaN, however large the difference.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import numpy as np
 from scipy import special, stats
 
 LEVEL = 0.95
-FEW = 5  # fewer samples than these get no interval and no flag
+FEW = 5  # fewer samples than this get no interval and no flag
 # Networks compute in float32: means that differ by less than this share of the values differ by rounding.
 ROUNDING = 1e-6
-_FLOAT64 = 1e-12  # rounding of differences that are given as such
+_FLOAT64 = 1e-12  # rounding of differences that are given directly
 _TAIL = (1 - LEVEL) / 2
 _BLOCK = 1 << 20  # values at a time, so that temporary arrays of ten million stay small
 
 
 def half_width(df: Any = np.inf, level: float = LEVEL) -> Any:
-    """How many standard errors an interval reaches to either side: Student's t, or the normal for infinitely many."""
+    """How many standard errors an interval reaches to either side: Student's t, or normal for infinite degrees of
+    freedom.
+    """
     return stats.t.ppf((1 + level) / 2, df)
 
 
@@ -46,8 +48,8 @@ def share_interval(successes: float, n: int, level: float = LEVEL) -> tuple[floa
 def weighted_share(successes: np.ndarray, n: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
     """A share in a population of groups of known size, from a random sample of each, with its interval.
 
-    The distances of Wilson's limits from the share of each group are squared and added (Zou and Donner 2008). Of each
-    group: `successes`, its `n` samples (one or more), and its size in the population, `weights`.
+    The distances of Wilson's limits from the share of each group are added in quadrature (Zou and Donner 2008). For
+    each group: `successes`, its `n` samples (one or more), and its size in the population, `weights`.
     """
     shares, limits = successes / n, wilson(successes, n)
     value = float(np.average(shares, weights=weights))
@@ -56,9 +58,9 @@ def weighted_share(successes: np.ndarray, n: np.ndarray, weights: np.ndarray) ->
 
 
 def detectable_difference(n: int, level: float = 1 - LEVEL, power: float = 0.8) -> float:
-    """The smallest difference of two shares, of n samples on which they disagree, that `mcnemar` detects so often.
+    """The smallest difference of two shares that `mcnemar` detects with a given power, with n disagreements.
 
-    inf where not even the largest is detected.
+    inf if not even the largest is detected.
     """
     wins = np.linspace(0.5, 1, 2001)
     detected = stats.binom.sf(stats.binom.isf(level / 2, n, 0.5), n, wins) >= power
@@ -66,19 +68,19 @@ def detectable_difference(n: int, level: float = 1 - LEVEL, power: float = 0.8) 
 
 
 class Moments:
-    """Number, mean and sample variance of values by group, NaN where they do not exist. Values may come in parts.
+    """Number, mean and sample variance of values by group, NaN if undefined. Values may come in parts.
 
     Args:
-        shape: Of the groups, whose numbers count the cells of an array of this shape.
+        shape: Shape of the groups, whose numbers index the flattened array.
     """
 
     def __init__(self, *shape: int) -> None:
         # Sums are taken around a value of each group: plain squares would lose the digits of values that lie close
-        # together, and equal values have exactly no variance.
+        # together, and equal values have a variance of exactly 0.
         self.n, self._origin, self._sum, self._squares = np.zeros((4, *shape))
 
     def add(self, values: np.ndarray, group: np.ndarray) -> Self:
-        """Add the values that are not NaN, by group number; those of negative groups are left out."""
+        """Add the values that are not NaN, by group number; negative groups are left out."""
         valid = ~np.isnan(values) & (group >= 0)
         values, group = (values, group) if valid.all() else (values[valid], group[valid])
         count = np.bincount(group, minlength=self.n.size).reshape(self.n.shape)
@@ -118,9 +120,9 @@ def moments(values: np.ndarray, group: np.ndarray, groups: int) -> Moments:
 
 
 def mean_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, the smallest first; ties share the mean of theirs, and NaN stays NaN.
+    """Ranks from 1, the smallest first; ties share their mean rank, and NaN stays NaN.
 
-    SciPy's `rankdata` of many values takes twice the memory.
+    For many values SciPy's `rankdata` takes twice the memory.
     """
     order = np.argsort(values)  # NaN comes last
     ranks, n, start = np.full(len(values), np.nan), len(values) - int(np.isnan(values).sum()), 0
@@ -144,7 +146,7 @@ def mean_interval(values: np.ndarray) -> tuple[float, float]:
 
 
 class Difference(NamedTuple):
-    """A difference, its 95% interval, and the two-sided p-value of its being 0."""
+    """A difference, its 95% interval, and the two-sided p-value for no difference."""
 
     value: np.ndarray
     low: np.ndarray
@@ -155,7 +157,7 @@ class Difference(NamedTuple):
 def student(value: Any, a: Any, df_a: Any, b: Any = 0.0, df_b: Any = 1.0, rounding: Any = 0.0) -> Difference:
     """Welch's t of a difference whose variance is estimated as a + b, with `df_a` and `df_b` degrees of freedom.
 
-    The variance is 0 where nothing varies. A difference no larger than `rounding` is none.
+    The variance is 0 if nothing varies. A difference no larger than `rounding` counts as 0.
     """
     value, a, b = (np.asarray(x, dtype=np.float64) for x in (value, a, b))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -215,12 +217,12 @@ def pooled_difference(a: np.ndarray, b: np.ndarray) -> Difference:
 
 
 def _size(a: np.ndarray, b: np.ndarray) -> float:
-    """How large the values are: the root of their mean square."""
+    """The magnitude of the values: the root of their mean square."""
     return float(np.sqrt(np.mean(np.square(np.concatenate([a, b]))))) if len(a) + len(b) else 0.0
 
 
 def _variance(values: np.ndarray, rounding: float) -> float:
-    """Of a sample; 0 where rounding alone makes the spread of equal numbers, and NaN of one number."""
+    """Variance of a sample; 0 if the spread is only rounding of equal numbers, NaN for one number."""
     if len(values) < 2:
         return math.nan
     deviation = float(values.std(ddof=1))
@@ -228,7 +230,7 @@ def _variance(values: np.ndarray, rounding: float) -> float:
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Holm's step-down adjusted p-values; NaN are no tests."""
+    """Holm's step-down adjusted p-values; NaN does not count as a test."""
     adjusted = np.full(len(p), np.nan)
     tested = np.flatnonzero(~np.isnan(p))
     order = tested[np.argsort(p[tested], kind="stable")]
@@ -267,7 +269,7 @@ def mcnemar(more: int, less: int, n: int) -> Difference:
 
 
 def _quantile(cdf: Callable[[float], float], lowest: float, level: float) -> float:
-    """Where a distribution function over [lowest, 1] reaches a level, by bisection."""
+    """The point at which a distribution function over [lowest, 1] reaches a level, by bisection."""
     low, high = lowest, 1.0
     for _ in range(42):  # to 1e-12
         middle = (low + high) / 2
@@ -298,7 +300,7 @@ def auroc(above: np.ndarray, below: np.ndarray) -> Auroc:
     """
     a, b = np.sort(above), np.sort(below)
     lower, upto = (np.searchsorted(b, a, side) for side in ("left", "right"))
-    value = float((lower + upto).sum() / (2 * len(a) * len(b)))  # whole numbers: the order of samples cannot matter
+    value = float((lower + upto).sum() / (2 * len(a) * len(b)))  # whole numbers: the order of samples does not matter
     tied = float((upto - lower).sum() / (len(a) * len(b)))
     if min(len(a), len(b)) < 2:
         return Auroc(value, np.nan, np.nan, tied)
@@ -348,7 +350,7 @@ def fpr_at_95_tpr(inside: np.ndarray, outside: np.ndarray) -> tuple[float, float
     too: of n such samples, as many lie below the true threshold as a binomial draw with a chance of 5% gives. For each
     such number the rate has its Jeffreys posterior, at the next sample below for the upper end and at the next one
     above for the lower end. Few samples say little about their lowest 5%: below about 60 the upper end is near 1.
-    Scores are without NaN, higher for what is more like the training data.
+    Scores contain no NaN, and are higher for samples more like the training data.
     """
     a, b = np.sort(inside), np.sort(outside)
     n, m = len(a), len(b)

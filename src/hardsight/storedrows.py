@@ -1,7 +1,7 @@
-"""Rows of a run that stay on disk: a column is read when it is asked for, a few rows where they lie.
+"""Rows of a run that stay on disk: columns are read on demand, and single rows in place.
 
 A run of ten million samples then takes the memory of the columns in use. Ids are compared and counted once, in pieces,
-when the run is opened; what is wrong with them is an error as it is for a table in memory.
+when the run is opened; invalid ids raise the same errors as for a table in memory.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hardsight.runs.units import Part
 from hardsight.stores import map_paths, readable
 from hardsight.untrusted import check_table
 
-EAGER_ROWS = 1_000_000  # smaller runs are read as a whole
+EAGER_ROWS = 1_000_000  # smaller runs are read completely
 _PIECE = 1 << 16  # rows at a time
-_CACHE = 1 << 27  # bytes of columns that stay in memory because they may be asked for again
-_FEW = 1 << 17  # rows that are taken into memory; of more, only their places are kept
+_CACHE = 1 << 27  # bytes of columns that are cached in memory
+_FEW = 1 << 17  # rows that are read into memory; for more, only their positions are kept
 
 
 class _File(NamedTuple):
@@ -75,7 +75,7 @@ class _Columns:
         return values
 
     def rows(self, places: np.ndarray, names: Sequence[str]) -> pa.Table:
-        """Some rows, of which no more is read than the pieces of files that they lie in."""
+        """Some rows; only the pieces of files that contain them are read."""
         order = np.argsort(places, kind="stable")
         ordered, pieces = places[order], []
         numbers = np.searchsorted(self.ends, ordered, side="right") - 1
@@ -98,8 +98,8 @@ class StoredRows:
     """Rows on disk with the methods of an Arrow table that a `SampleTable` needs.
 
     Args:
-        columns: Where they lie.
-        places: Which of the rows, in which order; all of them in theirs if not given.
+        columns: The columns on disk.
+        places: Which rows, in which order; all rows in order if not given.
         added: Columns in memory, one value per row.
     """
 
@@ -113,7 +113,7 @@ class StoredRows:
 
     @property
     def places(self) -> np.ndarray:
-        """Which of the rows on disk these are, in which order."""
+        """The positions of these rows on disk, in order."""
         return np.arange(len(self)) if self._places is None else self._places
 
     @property
@@ -127,7 +127,7 @@ class StoredRows:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the rows take in memory, texts counted by those of the first rows."""
+        """About how many bytes the rows take in memory, texts estimated from the first rows."""
         first = self.slice(0, 1000)
         return round(first.nbytes / max(len(first), 1) * len(self))
 
@@ -155,7 +155,7 @@ class StoredRows:
         return self.take(pa.array(np.arange(start, min(start + length, len(self)))))
 
     def select(self, names: Sequence[str]) -> Self:
-        """These columns alone."""
+        """Only these columns."""
         columns = copy(self._columns)
         columns.kinds = {name: kind for name, kind in columns.kinds.items() if name in names}
         added = {name: values for name, values in self._added.items() if name in names}
@@ -170,14 +170,14 @@ class StoredRows:
         return pa.table({name: self[name] for name in self.column_names})
 
     def read_rows(self, places: np.ndarray, names: Sequence[str]) -> pa.Table:
-        """Columns of some rows, however many; nothing else is read for them."""
+        """Columns of any number of rows; nothing else is read."""
         stored = places if self._places is None else self._places[places]
         rows = self._columns.rows(stored, [name for name in names if name not in self._added])
         added = {name: self._added[name].take(pa.array(places)) for name in names if name in self._added}
         return pa.table({name: added[name] if name in added else rows[name] for name in names})
 
     def pieces(self, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns in pieces, of which none stays in memory."""
+        """Columns in pieces, none of which stays in memory."""
         if self._places is not None or not self._added.keys().isdisjoint(names):
             columns = pa.table({name: self[name] for name in names})
             yield from (pa.Table.from_batches([batch]) for batch in columns.to_batches(_PIECE))
@@ -191,16 +191,16 @@ class StoredRows:
 def open_stored(
     path: Path, parts: Sequence[Part], meta: Meta, model: str | None = None
 ) -> tuple[StoredRows, pa.Table, StoredRows | None] | None:
-    """Rows, bad samples and vectors of a run that need not be in memory; None where they must be.
+    """Rows, bad samples and vectors of a run that need not be in memory; None if they must be.
 
-    They must be where several networks have to be averaged, where a run is of an earlier version (whose parts may hold
-    a sample twice), or where the files of a unit are in another order.
+    They must be if several networks have to be averaged, if an earlier version wrote the run (whose parts may hold a
+    sample twice), or if the files of a unit differ in order.
 
     Args:
         path: The run folder.
         parts: Its committed parts.
         meta: Its meta data.
-        model: The network whose rows are wanted.
+        model: The network whose rows to read.
     """
     if any(part.unit is None or "samples" not in part.files for part in parts):
         return None
@@ -249,7 +249,7 @@ def _schemas(files: Sequence[Mapping[str, _File]], kind: str) -> list[pa.Schema]
 
 
 class _Unit(NamedTuple):
-    """What one pass over the ids of a unit says: good rows, bad samples, networks, and whether any has a label."""
+    """The result of one pass over the ids of a unit: good rows, bad samples, networks, and whether any has a label."""
 
     rows: int
     bad: pa.Table
@@ -294,7 +294,7 @@ def _compare(part: Part, kept: bool, hashes: bytearray) -> _Unit | None:
 
 
 def _names(schemas: Sequence[pa.Schema], but: set[str]) -> list[str]:
-    """Names of all columns in the order in which they first come."""
+    """Names of all columns in the order of first occurrence."""
     return [name for name in dict.fromkeys(name for schema in schemas for name in schema.names) if name not in but]
 
 
@@ -322,7 +322,7 @@ def _schema(file: _File) -> pa.Schema:
 
 
 def _pieces(file: _File, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of a file that count, some at a time and in pieces of the same size for every file."""
+    """The valid rows of a file, in pieces of the same size for every file."""
     left = file.rows
     with _opened(file) as parquet:
         for batch in parquet.iter_batches(_PIECE, columns=[*names], use_threads=False):
@@ -348,7 +348,7 @@ def _read_column(file: _File, name: str, type_: pa.DataType) -> pa.ChunkedArray:
 
 
 def _read_rows(file: _File, names: Sequence[str], places: np.ndarray) -> pa.Table:
-    """Rows by their places in a file, in rising order; only the groups that hold some are read."""
+    """Rows by their positions in a file, in increasing order; only row groups that hold some are read."""
     pieces, start = [], 0
     with _opened(file) as parquet:
         here = [name for name in names if name in parquet.schema_arrow.names]
@@ -363,7 +363,7 @@ def _read_rows(file: _File, names: Sequence[str], places: np.ndarray) -> pa.Tabl
 
 
 def _check_count(rows: int, file: _File) -> None:
-    """A damaged column may end before the others."""
+    """Refuse a damaged column that ends before the others."""
     if rows != file.rows:
         raise InputError(f"a column has {rows:,} rows, expected {file.rows:,}")
 

@@ -1,7 +1,7 @@
-"""Paths on object stores (``s3://``, ``gs://``, ``hf://``), which runs and data use as they use paths on a disk.
+"""Paths on object stores (``s3://``, ``gs://``, ``hf://``), which runs and data use like paths on a disk.
 
-Credentials and endpoints are those of the environment (``AWS_ENDPOINT_URL``, ``AWS_PROFILE`` …). An object appears
-whole or not at all, so nothing is renamed; folders are prefixes, and there are no locks.
+Credentials and endpoints come from the environment (``AWS_ENDPOINT_URL``, ``AWS_PROFILE`` …). Objects appear
+atomically, so nothing is renamed; folders are prefixes, and there are no locks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CREDENTIALS = {
 }
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(/(?P<rest>.*))?", re.DOTALL)  # C:/ is a drive, not a scheme
 _CONNECT_SECONDS, _REQUEST_SECONDS, _TRIES = 5, 60, 3
-_BUFFER = 1 << 20  # bytes per request: images of a shard are read in the order in which they lie
+_BUFFER = 1 << 20  # bytes per request: images of a shard are read sequentially
 _AT_ONCE = 16  # requests
 
 _REFUSED = re.compile(
@@ -48,11 +48,11 @@ _Out = TypeVar("_Out")
 if TYPE_CHECKING:
     _LocalPath = Path
 else:
-    _LocalPath = type(Path())  # before Python 3.12 only this can be derived from
+    _LocalPath = type(Path())  # before Python 3.12 only this class can be subclassed
 
 
 def is_url(text: str) -> bool:
-    """Whether a text names its place with a scheme: ``s3://bucket/key``, but not ``hf:NAME``.
+    """Whether a text is a URL with a scheme: ``s3://bucket/key``, but not ``hf:NAME``.
 
     Examples:
         >>> is_url("s3://bucket/run"), is_url("hf:imdb"), is_url("C:/run")
@@ -62,7 +62,7 @@ def is_url(text: str) -> bool:
 
 
 def as_path(path: str | Path) -> Path:
-    """What a user calls a path, on a disk or on an object store. `Path` makes ``s3:/`` of ``s3://``, which is undone.
+    """A user's path, on a disk or on an object store. `Path` turns ``s3://`` into ``s3:/``, which is undone.
 
     Examples:
         >>> str(as_path("s3://bucket/run") / "meta.json"), str(as_path(Path("s3://bucket/run")))
@@ -91,7 +91,7 @@ def as_path(path: str | Path) -> Path:
 
 
 def _local(text: str, rest: str) -> Path:
-    """The path of a ``file://`` URL, in which other characters than those of a URL are written as ``%20``."""
+    """The path of a ``file://`` URL, in which characters that a URL cannot hold are escaped like ``%20``."""
     host = "" if "://" not in text else text.partition("://")[2].partition("/")[0]
     if host not in ("", "localhost"):
         raise InputError(f"{text!r} names another machine, {host!r}; the path of a local file is file:///folder/file.")
@@ -100,19 +100,19 @@ def _local(text: str, rest: str) -> Path:
 
 
 def local_path(path: str | Path) -> Path:
-    """A path on a disk; an object store is refused."""
+    """A path on a disk; object stores are refused."""
     if isinstance(path := as_path(path), StorePath):
         os.fspath(path)
     return path
 
 
 def readable(path: Path) -> Any:
-    """What pyarrow can open: a path on a disk as it is, an object as a file."""
+    """A source that pyarrow can open: a path on a disk unchanged, an object as a file."""
     return path.open("rb") if isinstance(path, StorePath) else path
 
 
 def map_paths(function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
-    """What a function returns for each path; on a store, where each call waits for the network, several at a time."""
+    """Map a function over paths; on a store, where each call waits for the network, several at a time."""
     items = list(items)
     if not any(isinstance(item, StorePath) for item in items):
         return list(map(function, items))
@@ -127,7 +127,7 @@ class StorePath(_LocalPath):
         return super().__str__().replace(os.sep, "/").replace(":/", "://", 1)
 
     def __fspath__(self) -> str:
-        # What no method below does would look for a local file of this name.
+        # Methods that are not overridden below would look for a local file of this name.
         raise StoreError(f"{self} is on an object store, and this needs a disk: name a local path and copy it.")
 
     @property
@@ -169,7 +169,7 @@ class StorePath(_LocalPath):
         return SimpleNamespace(st_size=info.size, st_mtime_ns=info.mtime_ns or 0, st_mode=mode)
 
     def glob(self, pattern: str, **_: Any) -> Generator[Any]:
-        """What lies directly below and has such a name; folders only where the pattern ends with a slash."""
+        """Direct children that match a pattern; folders only if the pattern ends with a slash."""
         names = pattern.removesuffix("/")
         for entry in self._list(recursive=False):
             if fnmatchcase(entry.base_name, names) and (names == pattern or not entry.is_file):
@@ -202,7 +202,7 @@ class StorePath(_LocalPath):
         return self.read_bytes().decode(encoding or "utf-8")
 
     def write(self, writer: Callable[[Path], object]) -> None:
-        """Upload what a function writes to a local file."""
+        """Upload a local file that a function writes."""
         if self.parts[0] == "hf:":
             raise StoreError(f"{self} can only be read: hardsight writes to a disk, s3:// or gs://.")
         with tempfile.TemporaryDirectory() as folder:
@@ -228,7 +228,7 @@ class StorePath(_LocalPath):
 
 
 class _Object(io.RawIOBase):
-    """An open object whose errors are sentences."""
+    """An open object that raises readable errors."""
 
     def __init__(self, path: StorePath, file: Any) -> None:
         self._path, self._file = path, file
@@ -270,7 +270,7 @@ def _filesystem(scheme: str, bucket: str, endpoint: str | None, process: int) ->
     except OSError as error:
         if not _REFUSED.search(str(error)):
             raise
-        missing = False  # who may read an object may not always see its bucket
+        missing = False  # a user who may read an object may not be allowed to see its bucket
     if missing:
         raise StoreError(f"there is no bucket {scheme}://{bucket}: create it, or check its name and the endpoint.")
     return store
@@ -283,7 +283,7 @@ def _s3(bucket: str, endpoint: str | None) -> Any:
     if endpoint is None:
         try:
             place = {"region": fs.resolve_s3_region(bucket)}
-        except OSError:  # the environment may still know it, and the first request says what is wrong
+        except OSError:  # the environment may still define it, and the first request reports any error
             place = {}
     return fs.S3FileSystem(
         connect_timeout=_CONNECT_SECONDS,
@@ -295,7 +295,7 @@ def _s3(bucket: str, endpoint: str | None) -> Any:
 
 @contextmanager
 def _store_errors(path: StorePath) -> Iterator[None]:
-    """What a store or its library raises, as a sentence."""
+    """Turn errors of a store or its library into readable ones."""
     try:
         yield
     except HardsightError:

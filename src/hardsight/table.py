@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Rows = pa.Table | StoredRows  # in memory, or on disk
 
 _SHOWN = 10  # rows in a notebook
-_LARGE = 1 << 30  # bytes of a data frame that deserve a word before
+_LARGE = 1 << 30  # bytes of a data frame above which to warn
 _WIDE = 88  # characters of a line in a terminal
 
 
@@ -46,8 +46,8 @@ class SampleTable:
     Attributes:
         meta: How it was made: command, versions, fingerprints, preprocessing, counts.
         bad: Samples that could not be scored: ``id`` and ``error``.
-        vectors: What else is known of the samples, by ``id``: a ``sketch`` of the feature's direction and, up to 100
-            classes, ``probabilities``; None where they were not kept.
+        vectors: Further data of the samples, by ``id``: a ``sketch`` of the feature's direction and, for up to 100
+            classes, ``probabilities``; None if they were not kept.
 
     Examples:
         >>> table = SampleTable.from_columns({"id": ["a", "b"], "label": [0, 1], "pred": [0, 0], "avh": [0.2, 0.7]})
@@ -57,14 +57,14 @@ class SampleTable:
 
     def __init__(
         self,
-        rows: Rows | Callable[[], Rows],  # what is on a device is fetched when asked for
+        rows: Rows | Callable[[], Rows],  # fetched from the device on demand
         meta: Meta | Mapping[str, Any] | None = None,
         bad: pa.Table | None = None,
         vectors: Rows | Callable[[], Rows | None] | None = None,
     ) -> None:
         self._source = rows
         self.meta = replace(meta) if isinstance(meta, Meta) else Meta.from_json(meta or {})
-        self._vectors = vectors  # of a run on disk they are read when asked for
+        self._vectors = vectors  # for a run on disk they are read on demand
         self.bad = no_rows("id", "error") if bad is None else bad
         if not callable(rows):
             _ = self._rows
@@ -95,19 +95,19 @@ class SampleTable:
 
     @property
     def stored_vectors(self) -> Rows | None:
-        """The vectors, which stay on disk where the run is large."""
+        """The vectors, which stay on disk if the run is large."""
         if callable(self._vectors):
             self._vectors = self._vectors()
         return self._vectors
 
     @property
     def on_disk(self) -> bool:
-        """Whether the rows stay on disk, as those of a large run do."""
+        """Whether the rows stay on disk, as for a large run."""
         return isinstance(self._rows, StoredRows)
 
     @property
     def vector_places(self) -> np.ndarray:
-        """The row of each sample among the vectors, −1 where it has none."""
+        """The row of each sample among the vectors, −1 if it has none."""
         vectors = self.stored_vectors
         if vectors is None:
             return np.full(len(self), -1)
@@ -127,7 +127,7 @@ class SampleTable:
     def __getitem__(self, key: slice | Sequence[int] | Sequence[bool] | np.ndarray) -> SampleTable: ...
 
     def __getitem__(self, key: Any) -> Any:
-        """A column by name, as a NumPy array; or some rows, by a slice, a mask or places, as a table."""
+        """A column by name, as a NumPy array; or some rows, by a slice, a mask or positions, as a table."""
         if isinstance(key, str):
             return self.column(key).to_numpy()
         if isinstance(key, slice):
@@ -142,21 +142,21 @@ class SampleTable:
         return self._take(np.arange(len(self))[places if places.size else slice(0)])
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """A column by name, as Arrow has it; nothing else of a large run is read for it."""
+        """A column by name, as an Arrow array; nothing else of a large run is read."""
         return self._rows[self._checked(name)]
 
     def pieces(self, name: str) -> Iterator[pa.Array]:
-        """A column by name in pieces; of a large run on disk none of them stays in memory."""
+        """A column by name in pieces; for a large run on disk, none of them stays in memory."""
         for piece in self.row_pieces(name):
             yield from piece[name].chunks
 
     def row_pieces(self, *names: str) -> Iterator[pa.Table]:
-        """Some columns in pieces, as `pieces` gives one."""
+        """Some columns in pieces, like `pieces` for one."""
         rows, columns = self._rows, [*map(self._checked, names)]
         yield from rows.pieces(columns) if isinstance(rows, StoredRows) else [rows.select(columns)]
 
     def read_rows(self, places: np.ndarray, names: Sequence[str]) -> pa.Table:
-        """Columns of some rows, as Arrow has them; nothing else of a large run is read for them."""
+        """Columns of some rows, as Arrow arrays; nothing else of a large run is read."""
         rows = self._rows
         if isinstance(rows, StoredRows):
             return rows.read_rows(places, names)
@@ -164,7 +164,7 @@ class SampleTable:
 
     @property
     def stored_rows(self) -> Rows:
-        """The rows, which stay on disk where the run is large."""
+        """The rows, which stay on disk if the run is large."""
         return self._rows
 
     def __contains__(self, column: str) -> bool:
@@ -177,7 +177,7 @@ class SampleTable:
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the classes, by number; empty where the run does not know them."""
+        """Names of the classes, by number; empty if the run does not know them."""
         return list(self.meta.class_names)
 
     @property
@@ -213,14 +213,14 @@ class SampleTable:
         return f"<p>{html.escape(self._title)}</p>{table}{'<p>…</p>' if len(self) > _SHOWN else ''}"
 
     def _images(self, ids: Sequence[Any]) -> dict[int, str]:
-        """Thumbnails by row, where the run knows its images and they can be read."""
+        """Thumbnails by row, if the run knows its images and they can be read."""
         if not self.meta.source:
             return {}
         from hardsight.data import data_of
         from hardsight.images import sample_image, thumbnail_uri
 
         images = {}
-        with warnings.catch_warnings(action="ignore"), suppress(Exception):  # a table is shown without images, too
+        with warnings.catch_warnings(action="ignore"), suppress(Exception):  # a table can also be shown without images
             samples = data_of(self.meta)
             for row, place in enumerate(samples.find([str(name) for name in ids])):
                 with suppress(Exception):  # an unreadable image leaves a gap
@@ -302,7 +302,7 @@ class SampleTable:
         Args:
             other: A `SampleTable`, an Arrow table, a data frame, or a mapping of columns, with a column ``id``.
             how: ``"left"`` keeps every row (missing values are null), ``"inner"`` keeps the rows found in both.
-            suffix: Put after names that are already there.
+            suffix: Added to names that already exist.
         """
         if how not in ("left", "inner"):
             raise InputError(f"how must be 'left' or 'inner', got {how!r}.")
@@ -315,14 +315,14 @@ class SampleTable:
                 continue
             new = name + suffix if name in rows.column_names else name
             if new in rows.column_names:
-                raise InputError(f"the table has {new!r} already; give another suffix.")
+                raise InputError(f"the table already has {new!r}; give another suffix.")
             rows = rows.append_column(new, right[name].take(where))
         return self.with_rows(rows)
 
     def with_column(self, name: str, values: Any) -> SampleTable:
         """The table with one more column, one value per row."""
         if name in self:
-            raise InputError(f"the table has a column {name!r} already.")
+            raise InputError(f"the table already has a column {name!r}.")
         column = pa.array(np.asarray(values))
         if len(column) != len(self):
             raise InputError(f"values must be one per row: expected {len(self):,}, got {len(column):,}.")
@@ -333,11 +333,11 @@ class SampleTable:
         return self._rows.select(columns).take(pa.array(places))
 
     def with_rows(self, rows: Rows) -> SampleTable:
-        """The table with these rows instead of its own; what is known of how it was made stays."""
+        """The table with these rows instead of its own, and the same metadata."""
         return SampleTable(rows, self.meta, self.bad, self._vectors)
 
     def aligned(self, ids: Any) -> pa.Table:
-        """The rows of these ids, in their order; null where an id is not in the table."""
+        """The rows of these ids, in order; null if an id is not in the table."""
         rows, ids = self._rows, pa.array(ids, pa.string())
         places = pc.index_in(ids, value_set=rows["id"].cast(pa.string()).combine_chunks())
         if isinstance(rows, StoredRows):  # which takes no nulls: its rows are put where their ids are
@@ -357,11 +357,11 @@ class SampleTable:
     # Elsewhere.
 
     def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table: without a copy, but of a large run on disk all of them are read."""
+        """The rows as an Arrow table: without a copy, but all rows of a large run on disk are read."""
         return self._rows.to_table() if isinstance(self._rows, StoredRows) else self._rows
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """The rows as a pandas data frame; of a large run on disk it says how large that will be.
+        """The rows as a pandas data frame; for a large run on disk, a warning says how large it will be.
 
         Args:
             columns: Which columns; all of them if not given.
@@ -388,7 +388,7 @@ class SampleTable:
         """Write a run folder: ``scores/*.parquet``, ``samples/*.parquet`` and ``meta.json``."""
         path = as_path(path)
         overwrite = check_new_run(path, overwrite)
-        vectors = self.vectors  # which may lie in this very folder
+        vectors = self.vectors  # which may lie in this same folder
         with RunWriter(path, {SAVED: secrets.token_hex(8)}, overwrite=overwrite) as writer:
             writer.write(split_rows(self.to_arrow(), self.bad, self.meta.model.name or "table", vectors))
             counts = replace(self.meta.counts or Counts(), rows=len(self), bad=len(self.bad))
@@ -401,9 +401,9 @@ class SampleTable:
 
         Args:
             path: The folder.
-            model: Which network's scores, when the run holds several. Without it each score is the mean over the
-                networks, with ``<score>_sd`` beside it, ``agreement`` (the share that predicts ``pred``) and
-                ``rank``, ``rank_low``, ``rank_high`` (by AVH; 1 is the hardest; the range over the networks).
+            model: Which network's scores, if the run holds several. If not given, each score is the mean over the
+                networks, with ``<score>_sd`` beside it, ``agreement`` (the share that predicts ``pred``) and ``rank``,
+                ``rank_low``, ``rank_high`` (by AVH; 1 is the hardest; the range over the networks).
             partial: Also read a run that is not finished.
         """
         table = cls(*read_table(path, model, partial))
@@ -430,12 +430,12 @@ class SampleTable:
         return name
 
     def _first(self, parts: Iterable[np.ndarray], n: int) -> np.ndarray:
-        """The rows of the `n` smallest values, the smallest first and NaN last; ties in the order of their ids."""
+        """The rows of the `n` smallest values, smallest first and NaN last; ties in the order of their ids."""
         rows, values, start = np.empty(0, np.int64), np.empty(0), 0
         for part in parts:
             rows, values = np.append(rows, np.arange(start, start + len(part))), np.append(values, part)
             start += len(part)
-            if 0 < n < len(values):  # only those that may be among them are kept
+            if 0 < n < len(values):  # keep only those that may be among them
                 last = np.partition(values, n - 1)[n - 1]
                 kept = slice(None) if np.isnan(last) else values <= last
                 rows, values = rows[kept], values[kept]

@@ -1,4 +1,4 @@
-"""A table as the files of a run, and back: what a sample is, what each model makes of it, and its vectors."""
+"""A table as the files of a run, and back: samples, scores per model, and vectors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hardsight.runs import is_number, is_run, open_parts, read_kinds, read_run
 from hardsight.runs.folder import check_expected
 from hardsight.stores import as_path
 
-SAVED = "saved_table"  # what the plan of a table that was saved as a whole holds
+SAVED = "saved_table"  # the plan of a table that was saved directly
 
 
 def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | None = None) -> dict[str, pa.Table]:
-    """A table of rows as the tables of a run: what a sample is, and what a model makes of it."""
+    """A table of rows as the tables of a run: samples, and the scores of a model."""
     columns, missing = dict(zip(rows.column_names, rows.columns, strict=True)), pa.nulls(len(rows), pa.int64())
     ids, label, pred = columns.pop("id"), columns.pop("label", missing), columns.pop("pred", missing)
     texts = {name: values for name, values in columns.items() if not is_number(values.type)}
@@ -37,7 +37,7 @@ def split_rows(rows: pa.Table, bad: pa.Table, model: str, vectors: pa.Table | No
 
 
 def read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any, ...]:
-    """What a `SampleTable` takes: rows, meta, bad samples and how to read the vectors."""
+    """The arguments of a `SampleTable`: rows, meta, bad samples and how to read the vectors."""
     parts, meta = open_parts(path, partial=partial)
     if sum(part.samples for part in parts) > storedrows.EAGER_ROWS:
         stored = storedrows.open_stored(as_path(path), parts, meta, model)
@@ -45,7 +45,7 @@ def read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any,
             rows, bad, vectors = stored
             return rows, meta, bad, vectors
     tables = read_kinds(as_path(path), parts, meta, ("samples", "scores"))
-    if not tables and has_records(path):  # of a run that was recorded while it trained: the last epoch
+    if not tables and has_records(path):  # for a recorded training: the last epoch
         records = Records(path)
         if not (epochs := records.index.epochs):
             raise StateError(f"RUN: {path} is being recorded and holds no finished epoch yet.")
@@ -61,7 +61,7 @@ def read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any,
         scores, meta = mean_over_nets(scores), replace(meta, models=names)
     bad = samples.filter(pc.is_valid(samples["error"])).select(["id", "error"])
     check_expected(as_path(path), meta, len(scores) + len(bad))
-    if not scores["id"].equals(samples["id"]):  # of a run without a bad sample they are
+    if not scores["id"].equals(samples["id"]):  # without a bad sample they are
         samples = samples.take(pc.index_in(scores["id"], value_set=samples["id"].combine_chunks()))
     about = {name: samples[name] for name in samples.column_names if name not in ("id", "error")}
     label = about.pop("label")
@@ -71,7 +71,7 @@ def read_table(path: str | Path, model: str | None, partial: bool) -> tuple[Any,
 
 
 def read_vectors(path: str | Path, model: str | None = None, partial: bool = False) -> pa.Table | None:
-    """The vectors of a run, of one network or averaged over all of them; None where none were kept."""
+    """The vectors of a run, of one network or averaged over all of them; None if none were kept."""
     vectors = read_run(path, partial=partial, kinds=("vectors",))[0].get("vectors")
     if vectors is None:
         return None
@@ -87,18 +87,18 @@ def no_rows(*columns: str) -> pa.Table:
 
 
 def class_count(table: Any) -> int:
-    """C of the model, or as many as labels, predictions and names tell."""
+    """C of the model, or the number implied by labels, predictions and names."""
     known = table.meta.model.classes or len(table.meta.class_names)
     parts = (pa.table({name: part}) for name in ("label", "pred") if name in table for part in table.pieces(name))
     return max(int(known), *(int(class_numbers(part, *part.column_names).max(initial=-1)) + 1 for part in parts), 1)
 
 
 def class_numbers(rows: pa.Table, name: str) -> np.ndarray:
-    """A column of class numbers, −1 where there is none."""
+    """A column of class numbers, −1 for missing values."""
     if name not in rows.column_names:
         return np.full(len(rows), -1)
     numbers = rows[name]
-    if pa.types.is_floating(numbers.type):  # what a data frame makes of integers with gaps
+    if pa.types.is_floating(numbers.type):  # a data frame stores integers with gaps as floats
         values = floats(numbers)
         return np.where(np.isfinite(values) & (values >= 0), np.nan_to_num(values), -1).astype(np.int64)
     if not pa.types.is_integer(numbers.type) and not pa.types.is_null(numbers.type):
@@ -107,15 +107,15 @@ def class_numbers(rows: pa.Table, name: str) -> np.ndarray:
 
 
 def floats(column: pa.ChunkedArray) -> np.ndarray:
-    """A numeric column as float64, NaN where there is nothing."""
+    """A numeric column as float64, NaN for missing values."""
     return column.cast(pa.float64()).combine_chunks().to_numpy(zero_copy_only=False)
 
 
 def check_new_run(path: Path, overwrite: bool = False) -> bool:
-    """Refuse to save a table where a run is; returns whether what is there may be replaced."""
+    """Refuse to save a table over a run; returns whether an existing table may be replaced."""
     if not overwrite and is_run(path):
         there = read_run(path, partial=True, kinds=())[1]
-        overwrite = SAVED in there.extra and there.unfinished  # what a kill left of another saving
+        overwrite = SAVED in there.extra and there.unfinished  # the remains of a killed save
         if not overwrite:
             raise ExistingPathError(f"RUN: {path} is there already; choose another folder, or overwrite it.")
     return overwrite

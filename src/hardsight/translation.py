@@ -1,7 +1,7 @@
 """Machine translation with a small Transformer: one class per token of a vocabulary, so any loss of logits fits.
 
-Sentences are texts with their tokens separated by spaces. What is hard is then a token: `token_table` scores each with
-the hidden state and the output layer, as `hardsight.score_features` does.
+Sentences are texts with their tokens separated by spaces. Hardness is then per token: `token_table` scores each one
+from the hidden state and the output layer, as `hardsight.score_features` does.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[str], least: int = 2) -> Vocabulary:
-        """All tokens that occur at least so often, the most frequent first.
+        """All tokens with a minimum number of occurrences, the most frequent first.
 
         Examples:
             >>> Vocabulary.of(["a dog", "a cat"]).tokens
@@ -143,7 +143,7 @@ class Translator(nn.Module):
         width: Width of embeddings and layers.
         heads: Attention heads.
         layers: Layers of encoder and decoder each.
-        dropout: Everywhere.
+        dropout: Dropout rate of all layers.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Translator(nn.Module):
         return self.dropout(embedding(tokens) * math.sqrt(self.width) + positions)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """States of the source tokens ``(N, S, width)``, and where there is padding."""
+        """States of the source tokens ``(N, S, width)``, and the padding mask."""
         padding = source == PAD
         return self.encoder(self._embedded(self.source, source), src_key_padding_mask=padding), padding
 
@@ -224,8 +224,8 @@ class Translation:
 
         Args:
             sentences: In the source language.
-            beams: Hypotheses that are followed; 1 is greedy search.
-            most: Tokens of the longest translation.
+            beams: Number of hypotheses; 1 is greedy search.
+            most: Maximum number of tokens of a translation.
             batch_size: Sentences at a time.
         """
         beams, most = whole_number("beams", beams, 1), whole_number("most", most, 1)
@@ -253,7 +253,7 @@ class Translation:
             steps = logits.log_softmax(1).view(n, beams, -1)
             steps[..., (PAD, START)] = -math.inf
             steps = torch.where(ended[..., None], -math.inf, steps)
-            steps[..., PAD] = torch.where(ended, 0.0, -math.inf)  # a hypothesis that has ended stays as it is
+            steps[..., PAD] = torch.where(ended, 0.0, -math.inf)  # a finished hypothesis stays unchanged
             total = scores[..., None] + steps
             length = torch.where(ended, lengths, step)
             ranked = (total / length[..., None].clamp_min(1)).flatten(1).topk(beams).indices
@@ -267,7 +267,7 @@ class Translation:
         return tokens.view(n, beams, -1)[:, 0, 1:]
 
     def bleu(self, pairs: Sequence[Pair], **search: Any) -> float:
-        """BLEU of the translations, by sacrebleu, on the tokens as they are."""
+        """BLEU of the translations, by sacrebleu, on the given tokens."""
         pairs, metric = checked_pairs(pairs), need("sacrebleu")
         translated = self.translate([source for source, _ in pairs], **search)
         return metric.corpus_bleu(translated, [[target for _, target in pairs]], tokenize="none", force=True).score
@@ -299,12 +299,12 @@ def train_translation(
             it, as in the released code.
         epochs: Passes over the pairs.
         tokens: Target tokens per batch, padding included.
-        lr: Highest rate.
-        warmup: Steps in which the rate rises.
-        weight_decay: Of AdamW.
-        averaged: Epochs whose weights are averaged.
-        least: Tokens that occur less often are unknown.
-        seed: Of weights, order and dropout.
+        lr: Peak learning rate.
+        warmup: Steps during which the rate rises.
+        weight_decay: Weight decay of AdamW.
+        averaged: Number of last epochs whose weights are averaged.
+        least: Tokens that occur less often count as unknown.
+        seed: Random seed of weights, order and dropout.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         progress: Print a line per epoch.
         network: Options of `Translator`.
@@ -391,8 +391,8 @@ def _batches(sides: Sequence[list[Tensor]], tokens: int, generator: torch.Genera
 def token_table(translation: Translation, pairs: Sequence[Pair], *, batch_size: int = 256) -> SampleTable:
     """One row per token of the reference translations, with its scores; ids are ``SENTENCE:POSITION``.
 
-    Each token is scored with the true tokens before it, at its own class. Unknown tokens are left out, for which the
-    model has no class of their own.
+    Each token is scored with the true tokens before it, at its own class. Unknown tokens are left out, because the
+    model has no class for each of them.
 
     Args:
         translation: The trained model.
@@ -430,7 +430,7 @@ def hardest_words(
     """Words of the target language, the hardest on average first: word, number of tokens, mean of the score.
 
     Args:
-        table: As `token_table` gives it.
+        table: As returned by `token_table`.
         target: Vocabulary of the target language.
         by: The score.
         least: Words with fewer tokens are left out.

@@ -1,4 +1,4 @@
-"""The triple that every score starts from, checked once, with a sentence for whatever is wrong."""
+"""The triple that every score starts from, checked once, with one sentence for each possible error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hardsight.errors import InputError, InputTypeError
 
-# Classes that a head may have: more than any data set names, few enough for tables with one row per class.
+# The most classes of a head: more than any data set has, few enough for tables with one row per class.
 MOST_CLASSES = 1 << 22
 
 
@@ -70,7 +70,7 @@ def check_features(features: Any, *, finite: bool = True) -> Tensor:
 
 
 def check_labels(labels: Any, rows: int, classes: int, source: str = "weight") -> Tensor:
-    """Labels as int64 ``(rows,)`` in [0, classes), or one sentence; `source` says what has one class per row."""
+    """Labels as int64 ``(rows,)`` in [0, classes), or one sentence; `source` names what defines the classes."""
     labels = as_tensor("labels", labels)
     if labels.shape != (rows,):
         hint = f"of one-hot labels take argmax(1); {MULTI_LABEL}" if labels.ndim == 2 else "give one label per row"

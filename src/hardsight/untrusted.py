@@ -1,6 +1,6 @@
-"""Reading what others wrote: regular files only, JSON of a known shape, arrays without pickle, text that is text.
+"""Read untrusted files: regular files only, JSON of a known shape, arrays without pickle, valid text.
 
-Whatever a hostile or damaged file provokes in a parser ends here, in one sentence that never quotes the file.
+Any error that a hostile or damaged file provokes in a parser ends here, in one sentence that never quotes the file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hardsight.errors import InputError, MissingPathError, StateError, StoreErro
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_JSON = 1 << 28  # bytes; the largest run says far less about itself
+MOST_JSON = 1 << 28  # bytes; the metadata of the largest run is far smaller
 
 
 def check_regular(path: Path, argument: str) -> None:
-    """Refuse what is missing, and pipes and devices, which would be waited for or read without end."""
+    """Refuse missing files, and pipes and devices, which could block or be read endlessly."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # a name may hold a null byte
@@ -57,10 +57,10 @@ def read_json(path: Path, hint: Any, argument: str = "RUN") -> Any:
 
 
 def typed(value: Any, hint: Any, place: str = "") -> Any:
-    """A JSON value as a type hint says: objects become dataclasses where it names some.
+    """Convert a JSON value according to a type hint: objects become dataclasses where it names some.
 
-    Entries of a dataclass may be missing or null, those of a `TypedDict` only where it says so; both may have further
-    ones, which a dataclass does not take. ``int`` means what fits into 64 bits, ``float`` this or a float.
+    Entries of a dataclass may be missing or null, those of a `TypedDict` only where it says so; both may have extra
+    entries, which a dataclass drops. ``int`` means an integer of 64 bits, ``float`` such an integer or a float.
 
     Raises:
         InputError: The value, or an entry of it, which the error names, is missing or of another type.
@@ -111,12 +111,12 @@ def _hints_of(kind: Any) -> dict[str, Any]:
 
 
 class Arrays:
-    """The arrays of an ``.npz`` by name, each read when it is asked for and never by pickle.
+    """The arrays of an ``.npz`` by name, each read on demand and never by pickle.
 
     Args:
         path: The file.
-        argument: What the user named it with.
-        most: Bytes that an array may have, None: as many as fit into memory.
+        argument: The option that named it, for errors.
+        most: Maximum bytes of an array; None: as many as fit into memory.
     """
 
     def __init__(self, path: Path, argument: str, most: int | None = None) -> None:
@@ -137,11 +137,11 @@ class Arrays:
 
     @property
     def size(self) -> int:
-        """Bytes that all of them together say they have."""
+        """The declared size of all arrays together, in bytes."""
         return sum(self._sizes.values())
 
     def get(self, name: str) -> np.ndarray | None:
-        """An array, None where there is none."""
+        """An array, or None if it does not exist."""
         return self[name] if name in self._sizes else None
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -162,7 +162,7 @@ class Arrays:
 
 
 def check_table(table: pa.Table) -> pa.Table:
-    """An Arrow table from a file whose values are what they claim to be: Parquet does not check that text is text.
+    """Validate an Arrow table from a file: Parquet does not check that text is text.
 
     Raises:
         ValueError: Some are not; Arrow's errors are ValueErrors, too.
@@ -176,13 +176,13 @@ def check_table(table: pa.Table) -> pa.Table:
 def read_arrays(path: Path, argument: str, most: int = 8 << 30) -> dict[str, np.ndarray]:
     """The arrays of an ``.npy``, ``.npz`` or torch file (``.pt``) by name, an ``.npy`` as ``counts``.
 
-    Arrays of an ``.npz`` that only pickle could read are left out, unless nothing else is there. All arrays of an
+    Arrays of an ``.npz`` that only pickle could read are left out, unless there is nothing else. All arrays of an
     ``.npz`` together may have `most` bytes.
     """
     check_regular(path, argument)
     arrays: dict[str, np.ndarray] = {}
     if path.suffix.lower() in (".pt", ".pth"):
-        with suppress(Exception):  # whatever a hostile file provokes
+        with suppress(Exception):  # anything that a hostile file provokes
             arrays = {str(name): np.asarray(value) for name, value in _load_torch(path).items()}
     elif zipfile.is_zipfile(path):
         archive = Arrays(path, argument)
@@ -200,11 +200,11 @@ def read_arrays(path: Path, argument: str, most: int = 8 << 30) -> dict[str, np.
 
 
 def _load_torch(path: Path) -> Any:
-    """What a torch file of tensors and NumPy arrays holds, read with ``weights_only``."""
+    """The content of a torch file of tensors and NumPy arrays, read with ``weights_only``."""
     import torch
     from numpy._core.multiarray import _reconstruct  # pyrefly: ignore
 
-    # What an array consists of in a torch file: the function that makes an empty one, the array, and its type.
+    # The parts of an array in a torch file: the function that makes an empty one, the array, and its type.
     allowed: list[Any] = [(_reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
     allowed += [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in ("u1", "i1", "i2", "i4", "i8"))]
     with torch.serialization.safe_globals(allowed):

@@ -1,4 +1,4 @@
-"""A function in a user's file, named ``path/to/file.py:function``: the only code of others that is ever run."""
+"""A function in a user's file, named ``path/to/file.py:function``: the only user code that is ever run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 from hardsight.errors import InputError, MissingPathError, StateError
 from hardsight.extras import first_line
 
-USER_MODULE = "hardsight_user_"  # how the module of a user's file is called, with the file's name behind it
+USER_MODULE = "hardsight_user_"  # prefix of the module name of a user's file
 
 
 def is_file_function(spec: str) -> bool:
@@ -61,7 +61,7 @@ def load_function(spec: str) -> FileFunction:
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles the file as it is: bytecode that Python keeps is taken for a file of the same size and second."""
+    """Compiles the file itself: Python's bytecode cache cannot tell files of the same size and second apart."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -78,7 +78,7 @@ def _execute(path: Path, *_version: int) -> ModuleType:
 
 
 def takes_training_data(function: object) -> bool:
-    """Whether a function trains a model: any function of Python's, and one of a file that must be given something."""
+    """Whether a function trains a model: any Python function, or one of a file that requires an argument."""
     if not isinstance(function, FileFunction):
         return inspect.isroutine(function) or isinstance(function, partial)
     try:
@@ -91,12 +91,12 @@ def takes_training_data(function: object) -> bool:
 
 @contextmanager
 def _running(path: Path, task: str) -> Iterator[None]:
-    """Files beside a user's file can be imported, and an error names the line of the file that it came from."""
+    """Make files beside a user's file importable, and let errors name the line in the file."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
         yield
-    except (Exception, SystemExit) as error:  # a file that ends the program would end it as if all were done
+    except (Exception, SystemExit) as error:  # a file that exits would end the program as if it had succeeded
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
         at = f" at line {lines[-1]}" if lines else ""
         raise StateError(

@@ -37,12 +37,12 @@ Find the examples a classifier finds hard, show them, and train with that knowle
 hardsight COMMAND --help explains a command and ends with examples.
 Every command takes --json, which prints the result as JSON.
 New here? hardsight demo"""
-# What the machine refuses, whatever the program: no permission, a full or read-only disk, too many open files.
+# Errors of the system, not of the program: no permission, a full or read-only disk, too many open files.
 _ENVIRONMENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENAMETOOLONG)
 
 
 def main(args: list[str] | None = None) -> None:
-    """Entry point: errors are one sentence, Ctrl-C says what is safe."""
+    """Entry point: an error prints one sentence, Ctrl-C says what is safe."""
     if args is None and not sys.flags.utf8_mode and sys.getfilesystemencoding() != "utf-8":
         # Start again with UTF-8 for file names: ids must not depend on the locale.
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606
@@ -80,12 +80,12 @@ def _dispatch(name: str = "--help", *args: str) -> None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """What an error says to the user; None for a bug of ours, which keeps its traceback."""
+    """The message for the user; None for a bug in hardsight, which keeps its traceback."""
     if isinstance(error, HardsightError):
         return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    if isinstance(error, OSError) and error.errno in _ENVIRONMENT:  # a file of ours that is missing is a bug
+    if isinstance(error, OSError) and error.errno in _ENVIRONMENT:  # one of our own files missing is a bug
         return f"{error.strerror}: {error.filename or 'the disk'}"
-    torch = sys.modules.get("torch")  # not imported for this: help answers at once
+    torch = sys.modules.get("torch")  # not imported just for this: help must be fast
     if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
         memory = "memory" if isinstance(error, MemoryError) else "GPU memory"
         return f"out of {memory}; what was committed is safe. Try a smaller --batch-size or another --device."
@@ -93,7 +93,7 @@ def _sentence(error: Exception) -> str | None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    """A warning as one line; that a network is no better than chance, in red."""
+    """Print a warning on one line, in red if a network is no better than chance."""
     if category.__name__ == "ChanceWarning":  # by name: its module needs scipy, which help must not wait for
         alarm(message)
     else:

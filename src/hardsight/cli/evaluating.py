@@ -13,10 +13,10 @@ from hardsight.errors import InputError
 
 @command("cli.evaluating:align runs=<RUN…> human=FILE compare=SCORE,… coarser=FILE")
 def align(runs: Sequence[Path] = (), *, human: Path, **chosen: Any) -> dict[str, Any]:
-    """Compare a run with people: which score agrees with them best, and how well any could.
+    """Compare a run with people: which score agrees with them best, and how well any score could.
 
-    Several runs are compared one by one, and then the tests over networks: seeds of one architecture are averaged
-    first. The results are in RUN/alignment/, and hardsight report RUN shows them.
+    Several runs are compared one by one and then tested over networks: seeds of one architecture are averaged first.
+    Results go to RUN/alignment/, and hardsight report RUN shows them.
 
     FILE is CSV or Parquet with id and hsf (the share of people who chose the label), with a column of counts per class,
     or with one row per answer; counts (samples × classes) as .npy or .npz in the order of the data, such as CIFAR-10H;
@@ -24,9 +24,9 @@ def align(runs: Sequence[Path] = (), *, human: Path, **chosen: Any) -> dict[str,
 
     Args:
         runs: Run folders that hardsight score or a recorder wrote; RUN/test of a training.
-        human: What people said.
+        human: Human answers.
         compare: Scores to test, the first against each of the others; avh,confidence if not given.
-        coarser: CSV or Parquet with the columns class and coarse: answers are counted on the coarse classes.
+        coarser: CSV or Parquet with the columns class and coarse: answers are counted per coarse class.
 
     Examples:
         hardsight align run --human votes.csv
@@ -71,8 +71,8 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
     """Compare networks by more than accuracy: calibration, margins, clusters, and what you ask for.
 
     Runs that differ only in the seed form a group. Every group is compared with the first: mean ± sd and a paired or
-    Welch test over runs, or over samples where there is one run of each, corrected for the number of tests. The folder
-    holds the numbers (Parquet, CSV, LaTeX) and a page. Results that are already there are not computed again.
+    Welch test over runs, or over samples if each group has one run, corrected for the number of tests. The output
+    folder holds the numbers (Parquet, CSV, LaTeX) and a page. Existing results are not recomputed.
 
     --detectors takes {hardsight.questions.DETECTORS}; mahalanobis, knn and vim are fitted on the training samples that
     the run recorded.
@@ -82,10 +82,10 @@ def evaluate(runs: Sequence[Path] = (), **chosen: Any) -> dict[str, Any]:
     --degrade takes {hardsight.questions.DEGRADATIONS}. Degradations act on raw pixels, before preprocessing.
 
     Args:
-        runs: Run folders that hardsight score or hardsight train wrote; others are compared with the first.
-        degradations: Degradations of the images, level by level: noise,contrast for example.
-        human: Trial table of people on degraded images (Geirhos et al.), to show their accuracy too.
-        model: The network, where RUN does not say: what hardsight score takes.
+        runs: Run folders that hardsight score or hardsight train wrote; the first is the baseline.
+        degradations: Image degradations, each at several levels: noise,contrast for example.
+        human: Table of human trials on degraded images (Geirhos et al.), to show human accuracy too.
+        model: The network, if RUN does not name it: anything that hardsight score takes.
         checkpoint: Its weights.
 
     Examples:

@@ -19,7 +19,7 @@ def filled(text: str) -> str:
     """A text with the names of each registry in place of ``{hardsight.scores.SCORES}``."""
 
     def names(match: re.Match[str]) -> str:
-        # What somebody registered in this process is listed, too.
+        # Names registered in this process are listed, too.
         return _listed(match) if match[1] in sys.modules else json.loads(FILE.read_text("utf-8"))[match[0][1:-1]]
 
     return _PLACE.sub(names, text)

@@ -43,8 +43,8 @@ def command(*groups: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     ``out=FILE`` is an option and its value, ``run=<RUN>`` a value without a name, ``also=MODEL…`` repeatable,
     ``eps=NUMBER,…`` a list with commas, ``strict`` as its annotation says, and ``attack:attacks=NAME`` a parameter of
-    another name. Options that the docstring of the command explains are its own, the others those of the function.
-    Defaults of ``module:name()`` are those of the preset that the command line names, and types as it declares them.
+    another name. Options that the docstring of the command explains are its own, all others belong to the function.
+    ``module:name()`` takes its defaults from the preset that the command line names, and its types as declared.
     """
 
     return lambda function: function  # `structure` reads the groups from the source text
@@ -61,7 +61,7 @@ def structure(name: str, args: Sequence[str] = ()) -> Any:
         title = kinds.pop(0)[1:-1] if kinds[0].startswith("[") else ""
         group = [_entry(kind, declared, source, values) for kind in kinds]
         entries += [(title, make_dataclass(title, group))] if title else group
-    about = arg(help="Print the result as JSON, and all else to stderr.", help_behavior_hint="")
+    about = arg(help="Print the result as JSON, and everything else to stderr.", help_behavior_hint="")
     entries.append(("json", Annotated[bool, about, FlagCreatePairsOff], field(default=False)))
     return make_dataclass(name, entries, kw_only=True)
 
@@ -119,7 +119,7 @@ def numbers(text: str, option: str) -> list[float]:
     try:
         return [float(Fraction(part)) for part in _names(text)]
     except (ValueError, ZeroDivisionError):
-        raise InputError(f"{option} must be numbers with commas between them, 0.1 or 8/255, got {text!r}.") from None
+        raise InputError(f"{option} must be comma-separated numbers such as 0.1 or 8/255, got {text!r}.") from None
 
 
 def run_command(name: str, args: list[str]) -> None:
@@ -163,7 +163,7 @@ def _flags(options: Any) -> Iterator[str]:
 
 
 def _given(parsed: Any, named: set[str]) -> dict[str, Any]:
-    """The options that differ from their defaults, or that the command line names: a preset's may be the same."""
+    """The options that differ from their defaults or that the command line names, which may equal a preset's."""
     values: dict[str, Any] = {}
     for entry in fields(parsed):
         given, marks = getattr(parsed, entry.name), get_args(entry.type)[1:]
@@ -177,14 +177,14 @@ def _given(parsed: Any, named: set[str]) -> dict[str, Any]:
 
 
 def _on_stores(given: Any) -> Any:
-    """Paths with the slashes of ``s3://`` back."""
+    """Paths with both slashes of ``s3://`` restored."""
     if isinstance(given, tuple):
         return tuple(map(_on_stores, given))
     return as_path(given) if isinstance(given, Path) else given
 
 
 def take(chosen: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Some of the options that were given, which are taken out."""
+    """Remove some options from those given, and return them."""
     return {name: chosen.pop(name) for name in names if name in chosen}
 
 
@@ -203,7 +203,7 @@ def _explain(name: str, args: Sequence[str]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it: tables as lists of rows, what is not finite as null, all else as text."""
+    """A value for JSON: tables as lists of rows, non-finite numbers as null, other types as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -56,10 +56,10 @@ def report(run: Path, **chosen: Any) -> dict[str, Any]:
 def clean(**chosen: Any) -> dict[str, Any]:
     """List the labels that are probably wrong: RUN/lists/actions.csv and more.
 
-    There are as many suspects as labels are estimated to be wrong. They are for a person to review; a sample is
+    The number of suspects is the estimated number of wrong labels. They are for a person to review; a sample is
     relabeled only where the run shows that this is safe. Your data are never changed. --dataset writes a cleaned copy:
-    by your decisions (made on the page of hardsight report, or in the column action of actions.csv; pass the file to
-    --decisions), or with --auto by what is safe. Of a feature file it is a file of the same format.
+    with your decisions (made on the page of hardsight report, or in the column action of actions.csv; pass the file to
+    --decisions), or with --auto only what is safe. The copy of a feature file has the same format.
 
     RANKING is {hardsight.labelerrors.RANKINGS}.
 
@@ -99,7 +99,7 @@ def cleaning_lines(summary: Mapping[str, Any]) -> list[str]:
     if dataset:
         written, relabeled, dropped = dataset["kept"] + dataset["relabeled"], dataset["relabeled"], dataset["dropped"]
         lines.append(f"wrote {dataset['path']}: {written:,} samples, {relabeled:,} relabeled; {dropped:,} dropped")
-        reasons = {"missing": "they are no longer among the data", "unscored": "the run did not score them"}
+        reasons = {"missing": "they are no longer in the data", "unscored": "the run did not score them"}
         lines += [f"  {dataset[k]:,} more are left out because {why}" for k, why in reasons.items() if dataset[k]]
     edit = f"edit the column action of {summary['lists']}/actions.csv"
     then = f" — next: decide on the page of hardsight report, or {edit}; then --decisions FILE --dataset COPY"
@@ -108,7 +108,7 @@ def cleaning_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _suspect_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The first suspects as a table, and where the others are."""
+    """The first suspects as a table, and where to find the rest."""
     rows, count = summary["suspects"], summary["relabel"] + summary["review"]
     titles = {"id": "id", "label": "label", "suggested": "suggested", "suspicion": "suspicion", "p_label": "p(label)"}
     lines = [f"  {line}" for line in text_table(rows, titles)] if rows else []
@@ -124,7 +124,7 @@ def _suspect_lines(summary: Mapping[str, Any]) -> list[str]:
 def figure(name: str, **chosen: Any) -> dict[str, Any]:
     """Draw a figure for a paper: PNG, SVG or PDF, by the suffix of the file.
 
-    NAME is list, which says what each figure shows, or {hardsight.figures.FIGURES}.
+    NAME is list, which describes every figure, or {hardsight.figures.FIGURES}.
 
     Examples:
         hardsight figure list

@@ -58,8 +58,8 @@ def open_named(
         label_column: Column that holds the label.
         id_column: Column that holds the id.
         root: Where torchvision keeps its data sets.
-        version: Any text that you change whenever data or code change. Needed to resume where hardsight cannot tell
-            whether they changed: a data set of your own, a function without source text.
+        version: Any text that you change whenever the data or the code changes. Needed to resume where hardsight cannot
+            tell whether they changed: a data set of your own, a function without source code.
     """
     return open_data(data, columns=_columns(columns), root=root, version=version, training=training)
 
@@ -85,12 +85,12 @@ def score(
 
     MODEL is timm:NAME, torchvision:NAME, hf:NAME, path/to/file.py:function, or the RUN of hardsight train. The function
     returns the network, (network, transform) or (network, transform, class_names); without a transform, images go in as
-    pixels in [0, 1]. With --folds it may also take the training data and return what it trained.
+    pixels in [0, 1]. With --folds it may also take the training data and return the trained network.
 
     DATA is a folder with one folder per class, FILE.npz[:split], tar shards or Parquet with image bytes (FILE.tar,
     images-{000..127}.tar or a folder of them), torchvision:NAME[:split], hf:NAME[:split], digits, or a FILE.parquet,
-    FILE.safetensors or FILE.npz with features and labels, scored by --folds or by the head that is in the file, in
-    MODEL, or in a file that --head names; or one with pred_probs and labels.
+    FILE.safetensors or FILE.npz with features and labels, scored with --folds or with the head in the file, in MODEL or
+    in the file that --head names; or a file with pred_probs and labels.
 
     SCORE is {hardsight.scores.SCORES}.
 
@@ -100,12 +100,12 @@ def score(
         out: Run folder to write.
         checkpoint: Weights for the model (.safetensors, or .pt read as data, never executed).
         also: Another model to score with. Scores are then averaged over the models.
-        human: Human answers about the samples, to compare with as hardsight align RUN --human FILE does.
-        by: Score to rank the hardest by; nll for probabilities, which have no angles.
-        show: How many of the hardest to print.
-        out_of_sample: The probabilities of the file are by networks that did not train on these samples.
-        shard: Score only share I of N, counted from 0, into a RUN that N processes write; under torchrun it is given
-            by itself.
+        human: Human answers about the samples, compared as by hardsight align RUN --human FILE.
+        by: Score that ranks the hardest samples; nll for probabilities, which have no angles.
+        show: How many of the hardest samples to print.
+        out_of_sample: The probabilities in the file come from networks that did not train on these samples.
+        shard: Score only part I of N, counted from 0, into a RUN that N processes write; torchrun sets it
+            automatically.
 
     Examples:
         hardsight score timm:resnet50 photos -o run
@@ -155,7 +155,7 @@ def score(
         print(f"this process is done; {len(table):,} samples are safe in {out}/, other processes are still scoring.")
         return {"run": out, "finished": False}
     values = _summary(table, out, by, show)
-    if human is not None:  # of several processes, the last compares
+    if human is not None:  # the last of several processes compares
         from hardsight.cli.evaluating import align
 
         values |= align((out,), human=human)
@@ -163,7 +163,7 @@ def score(
 
 
 def _share(shard: str | None) -> tuple[int, int]:
-    """Rank and number of processes, by ``I/N`` or by what torchrun says."""
+    """Rank and number of processes, from ``I/N`` or from torchrun."""
     if shard is None:
         given = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
         if not all(map(str.isdecimal, given)) or not int(given[0]) < int(given[1]):
@@ -180,7 +180,7 @@ def _meeting(options: ScoreOptions, processes: int) -> Callable[[], object] | No
     if not options.overwrite or processes == 1:
         return None
     if "MASTER_ADDR" not in os.environ:
-        raise InputError("--overwrite with several processes needs torchrun, by which they can wait for the first.")
+        raise InputError("--overwrite with several processes needs torchrun, so that they can wait for the first.")
     return wait_for_all
 
 
@@ -188,7 +188,7 @@ def _open_models(names: list[str], checkpoint: Path | None, folds: int | None) -
     """The models, announced with their preprocessing."""
     if len(names) > 1 and (checkpoint is not None or folds is not None):
         option = "--checkpoint" if folds is None else "--folds"
-        raise InputError(f"{option}: it goes with one model; leave --also out, or score the others as other runs.")
+        raise InputError(f"{option}: it goes with one model; leave --also out, or score the others in separate runs.")
     models: list[Any] = []
     for name in names:
         trained = trained_model(Path(name), checkpoint=checkpoint) if is_training(name) else None
@@ -204,9 +204,9 @@ def _open_models(names: list[str], checkpoint: Path | None, folds: int | None) -
 def _score_file(
     data: FeatureSet, model: str | None, checkpoint: Path | None, options: ScoreOptions, out_of_sample: bool | None
 ) -> SampleTable:
-    """Probabilities as they are; features by heads that are fitted, or by the head in `--head`, the model or the file.
+    """Score probabilities as they are; features by fitted heads, or by the head in `--head`, the model or the file.
 
-    `out_of_sample` is what the user says of the probabilities.
+    `out_of_sample` is what the user claims about the probabilities.
     """
     labels, ids, names = data.labels, data.ids, data.classes
     if data.probabilities:
@@ -214,7 +214,7 @@ def _score_file(
             raise InputError(f"{data.origin} holds probabilities, which need no model, --head or --folds.")
         _check_class_order(data)
         if out_of_sample is None:
-            print("note: if networks that did not train on these samples predicted them, say --out-of-sample.")
+            print("note: if networks that did not train on these samples predicted them, add --out-of-sample.")
         return score_probabilities(
             data.features, labels, ids, class_names=names, out_of_sample=out_of_sample, name="probabilities"
         )
@@ -274,23 +274,23 @@ def _head_for(
     if data.classes and len(data.classes) != len(weight):
         raise InputError(f"{data.origin} names {len(data.classes)} classes but the head has {len(weight)}.")
     if data.labels is None:
-        print(f"note: {_unlabeled(data)}. Without labels every score is taken at the predicted class.")
+        print(f"note: {_unlabeled(data)}. Without labels, every score is that of the predicted class.")
     bias = bias.detach() if isinstance(bias, Tensor) and options.use_bias else None
     return weight, bias, Path(head).name if head else model or data.origin
 
 
 def _check_class_order(data: FeatureSet | FeatureRows) -> None:
-    """Where a model chose the order of its classes, that of the alphabet would be a guess."""
+    """Refuse class names if a model defined the order of its classes: alphabetical order would be a guess."""
     if data.classes if isinstance(data, FeatureRows) else data.numbered:
         raise InputError(
-            f"labels of {data.origin} are names, and nothing says which class of the model each is; give class "
-            "numbers, or an .npz with the names in the order of the model as classes."
+            f"labels of {data.origin} are names, and nothing maps them to the classes of the model; give class "
+            "numbers, or an .npz whose classes are the names in the order of the model."
         )
 
 
 def _no_out_of_sample(out_of_sample: bool | None) -> None:
     if out_of_sample is not None:
-        raise InputError("--out-of-sample is for files of probabilities; features are kept out by --folds.")
+        raise InputError("--out-of-sample is for files of probabilities; for features, use --folds.")
 
 
 def _unlabeled(data: FeatureSet | FeatureRows) -> str:
@@ -298,7 +298,7 @@ def _unlabeled(data: FeatureSet | FeatureRows) -> str:
 
 
 def _readable(table: SampleTable, rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    """Rows as a person reads them, and as the page shows them: classes by name, AVH times their number."""
+    """Rows as the page shows them: classes by name, AVH times the number of classes."""
     names, column = table.class_names, by if by in table else f"{by}_pred"
     factor = class_count(table) if by == "avh" else 1
     lines = []
@@ -326,7 +326,7 @@ def _summary(table: SampleTable, out: Path, by: str, show: int) -> dict[str, Any
     if counts.bad > _MOST_BAD:
         print(f"  {counts.bad - _MOST_BAD:,} more are listed on the page, and in SampleTable.load({str(out)!r}).bad")
     if table.meta.already_complete:
-        print(f"{out}/ was complete already, nothing was computed; --overwrite does it again.")
+        print(f"{out}/ was complete already, nothing was computed; --overwrite scores again.")
     else:
         print(f"wrote {out}/ — next: hardsight report {out}   (a page to look at)")
     return {"run": out, "finished": True, **vars(counts), "accuracy": table.accuracy, "hardest": hardest}

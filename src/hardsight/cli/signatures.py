@@ -18,7 +18,7 @@ REQUIRED: Any = object()
 
 @dataclass(frozen=True)
 class Declaration:
-    """Parameters of a function, or fields of a dataclass; `groups` are what the function's ``@command`` is given."""
+    """Parameters of a function, or fields of a dataclass; `groups` are the arguments of its ``@command``."""
 
     doc: str
     groups: tuple[str, ...]
@@ -77,7 +77,7 @@ def _text(node: ast.expr, module: str) -> str:
 
 
 def _help(docstring: str) -> dict[str, str]:
-    """What a docstring says of each parameter, as a command says it."""
+    """The help of each parameter, from the docstring, in a command's wording."""
     texts = {name: " ".join(text.split()) for name, text in _ENTRY.findall(docstring)}
     texts = {name: re.sub("; in Python .*?([.]( |$))", r"\1", text) for name, text in texts.items()}
     return {name: _OPTION.sub(lambda option: _flag(option[1]), text).replace("`", "") for name, text in texts.items()}

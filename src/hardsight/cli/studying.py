@@ -45,8 +45,8 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
 
     list shows all studies, what they cost and which cells are finished, and every table and figure of the papers with
     the command that makes it. run computes the cells that are missing, one by one, and prints the tables; several
-    processes may share a folder. table, page (HTML) and figure show finished cells, or rows of another machine with
-    --rows. claims judges every claim of the papers, or of one of them (NAME is AVH, EL or AMC), on a folder of rows.
+    processes may share a folder. table, page (HTML) and figure show finished cells or, with --rows, rows from another
+    machine. claims judges every claim of the papers, or of one of them (NAME is AVH, EL or AMC), on a folder of rows.
 
     NAME is {hardsight.studies.STUDIES}; or a table or figure of a paper that gathers several studies:
     {hardsight.studies.papertables.TABLES}, {hardsight.studies.papertables.FIGURES}.
@@ -54,8 +54,8 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
     Args:
         action: list, run, table, page, figure or claims.
         name: The study, table or figure; the paper for claims.
-        rows: Rows of a study as CSV; of a gathered table, STUDY=FILE,…; for claims a folder of them. Those of --out if
-            not given.
+        rows: Rows of a study as CSV; for a gathered table, STUDY=FILE,…; for claims a folder of them. If not given, the
+            rows in --out.
         measures: Which numbers to show; all if not given.
         to: Write tables and claims as Markdown, pages and claims as HTML, or a figure as PNG, SVG or PDF; only files
             that hardsight wrote are replaced.
@@ -107,7 +107,7 @@ def study(action: str, name: str | None = None, **options: Any) -> dict[str, Any
         results = read_results(name, shown.get("rows", file), scale)
     printed = results.text(measures, where, _MOST)
     if action != "run" and not printed:
-        raise InputError(f"where: no rows of {name} are of {where or 'these measures'}.")
+        raise InputError(f"where: no rows of {name} match {where or 'these measures'}.")
     if action in ("page", "figure"):
         to = shown.get("to", Path(f"{name}.{'html' if action == 'page' else 'png'}"))
         if action == "page":
@@ -147,13 +147,13 @@ def _gathered(action: str, name: str, options: dict[str, Any]) -> dict[str, Any]
         raise InputError(f"{name} is a {'table' if table else 'figure'}: hardsight study {action} is for studies.")
     shown = take(options, "rows", "measures", "to")
     if "measures" in shown:
-        raise InputError(f"measures: {name} has those of the paper; leave --measures out.")
+        raise InputError(f"measures: {name} always shows the measures of the paper; leave --measures out.")
     if "to" in shown and action == "run" and not table:
         raise InputError(f"to: {name} is a figure; hardsight study figure {name} --to draws it.")
     where, out = options.pop("where", ""), options.get("out", "studies")
     scale = options.get("scale", "paper" if "rows" in shown else "quick")
     if where and table:
-        raise InputError(f"where: {name} has the levels of the paper; leave --where out.")
+        raise InputError(f"where: {name} always shows the levels of the paper; leave --where out.")
     if action == "run":
         _run_all(name, scale, options)
     results = gathered.read_gathered(name, out, scale, str(shown.get("rows", "")))
@@ -169,7 +169,7 @@ def _gathered(action: str, name: str, options: dict[str, Any]) -> dict[str, Any]
 
 
 def _check_to(action: str, to: Path) -> None:
-    """Refuse a file that cannot be written, or is somebody else's, before anything is computed for it."""
+    """Refuse a file that cannot be written, or that hardsight did not write, before anything is computed for it."""
     from hardsight.figures.style import check_out
 
     with disk_errors(to, "to"):
@@ -187,14 +187,14 @@ def _is_ours(file: Path) -> bool:
 
 
 def _write(to: Path, text: str) -> None:
-    """Write a page, and say so."""
+    """Write a page, and print where."""
     with disk_errors(to, "to"):
         write_text(to, text)
     print(f"wrote {to}")
 
 
 def _draw(to: Path, figure: Figure) -> None:
-    """Write a figure, and say so."""
+    """Write a figure, and print where."""
     from hardsight.figures.style import write_figure
 
     with disk_errors(to, "to"):
@@ -202,7 +202,7 @@ def _draw(to: Path, figure: Figure) -> None:
 
 
 def _run_all(name: str, scale: str, options: dict[str, Any]) -> None:
-    """Run the cells that a table or figure needs, as far as their data are there, in the time that is left."""
+    """Run the cells that a table or figure needs and whose data exist, in the remaining time."""
     start, minutes = time.monotonic(), options.pop("minutes", None)
     weights, data, errors, ran = options.pop("weights", None), options.get("data"), list[Exception](), False
     for study in gathered.gathered(name).studies:

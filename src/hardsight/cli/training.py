@@ -40,16 +40,16 @@ def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict
     --nproc-per-node 4 -m hardsight train …) every process takes its share of each batch.
 
     MODEL is a preset (a network and how its paper trains it), a network (resnet18-32), timm:NAME, torchvision:NAME or
-    path/to/file.py:function. DATA is what hardsight score takes, except features.
+    path/to/file.py:function. DATA is anything that hardsight score takes, except features.
 
-    PRESET is {hardsight.presets.PRESETS}. The defaults below are those of the preset that --model or --recipe names;
-    with other --epochs its schedule is rescaled.
+    PRESET is {hardsight.presets.PRESETS}. The defaults below are those of the preset that --model or --recipe names; a
+    different --epochs rescales its schedule.
 
     LOSS is OBJECTIVE[@LOGITS][+PAIRS], each NAME[:VALUE,KEY=VALUE,…]. OBJECTIVE: {hardsight.losses.forms(objective)}.
     LOGITS: {hardsight.losses.forms(logits)}. PAIRS: {hardsight.losses.forms(pairs)}. Alone, logits and pairs go with
-    ce: amc is ce+amc, and avh is ce@angular. The value of amc and euclid is the weight of the mean over pairs, half the
-    paper's λ, which divides a sum over half a batch by the batch: λ = 0.1 is amc:0.05 (amc:paper), and amc:0.1 is
-    λ = 0.2. The file of a model may register others.
+    ce: amc is ce+amc, and avh is ce@angular. The value of amc and euclid is the weight of the mean over pairs. It is
+    half the paper's λ, because the paper divides a sum over half a batch by the batch size: λ = 0.1 is amc:0.05
+    (amc:paper), and amc:0.1 is λ = 0.2. A model's file may register more.
 
     RUN/test holds the records of the test samples, RUN/train those of the training samples as they passed through
     training: hardsight report RUN/test shows them.
@@ -72,7 +72,7 @@ def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict
     tested = None if test is None else open_named(test, **reading)
     record = () if chosen.pop("no_record", False) else ("train", "test")
     trained = training.train(model, samples, tested, recipe=recipe, record=record, **chosen)
-    if not trained.first:  # another process speaks
+    if not trained.first:  # another process prints
         return None
     last, out = trained.history[-1], trained.path
     accuracy = ""
@@ -99,12 +99,12 @@ def train(data: str, model: str, test: str | None = None, **chosen: Any) -> dict
 def adapt(source: str, target: str, model: str, **chosen: Any) -> dict[str, Any]:
     """Adapt a classifier to unlabeled data: label them, select the most confident, retrain, and repeat.
 
-    If it is interrupted, run the same command again to resume. Labels of the target are never trained on; they and
-    --test are only for the table that is printed.
+    If it is interrupted, run the same command again to resume. Target labels are never trained on; they and --test are
+    used only for the printed table.
 
-    Without labels of the target nothing can tell whether a round helped, and it may have done harm. --check 200 writes
-    200 samples to RUN/check.csv: label them, run the same command again, and it reports the accuracy of every round and
-    selects one, or the unadapted network, whose weights are then in RUN/selected.pt.
+    Without target labels, nothing can tell whether a round helped or did harm. --check 200 writes 200 samples to
+    RUN/check.csv: label them, run the same command again, and it reports the accuracy of every round and selects one,
+    or the unadapted network, whose weights are then in RUN/selected.pt.
 
     MODEL is the RUN of hardsight train, or what hardsight score takes with its --checkpoint: a trained network. A
     preset or a name alone is trained on the source first, into RUN/source.
@@ -121,8 +121,8 @@ def adapt(source: str, target: str, model: str, **chosen: Any) -> dict[str, Any]
         batch_size: Samples per step.
         lr: Learning rate of the rounds.
         set: Any other setting of the recipe: frozen_norm=true, flip=true, …
-        check: Write so many target samples to RUN/check.csv to be labeled.
-        labels: The labeled samples, if they are in another file than RUN/check.csv.
+        check: Write this many target samples to RUN/check.csv for labeling.
+        labels: The labeled samples, if they are in a file other than RUN/check.csv.
 
     Examples:
         hardsight adapt --source photos/train --target sketches --model trained -o adapted --check 200
@@ -130,7 +130,8 @@ def adapt(source: str, target: str, model: str, **chosen: Any) -> dict[str, Any]
     """
     if Path(model).is_dir() and not is_training(model):
         raise InputError(
-            f"--model: the folder {model} holds no training; of an adaptation, name its source/ or rounds/05/training/."
+            f"--model: the folder {model} holds no training; for an adaptation, name "
+            "its source/ or rounds/05/training/."
         )
     if "," in chosen.get("balance", ""):
         chosen["balance"] = numbers(chosen["balance"], "--balance")

@@ -1,4 +1,4 @@
-"""What did it buy me? One network or several, asked the same questions over the same data and compared."""
+"""What did it buy me? Evaluate one or more networks on the same data, and compare them."""
 
 from hardsight.evaluation.results import Evaluation as Evaluation
 from hardsight.evaluation.results import read_evaluation as read_evaluation

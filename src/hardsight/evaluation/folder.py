@@ -1,4 +1,4 @@
-"""What an evaluation leaves on disk, and how a killed one resumes.
+"""What an evaluation writes to disk, and how an interrupted one resumes.
 
 ::
 
@@ -9,13 +9,13 @@
     out/points.parquet      curves
     out/samples/*.parquet   a file per run: id, label, pred, avh, and the columns of its answers, named
                             ``question/metric:score@level``
-    out/notes.json          what must be known to read the numbers: a list of `hardsight.questions.Note`
+    out/notes.json          what to know when reading the numbers: a list of `hardsight.questions.Note`
     out/table.tex           the numbers of the groups side by side
     out/maps/               class activation maps, with the question explanation: see `maps.py`
 
-A part is two files under one name, and a third one for the scores of OOD data. Its name is a hash of what decides the
-answer, so the same call resumes, and more runs or questions join what is there. A part is there if and only if its
-``.json`` is.
+A part is two files under one name, and a third one for the scores of OOD data. Its name is a hash of everything that
+determines the answer, so the same call resumes, and more runs or questions are added to existing results. A part exists
+if and only if its ``.json`` does.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ INSIDE = re.compile(r"[a-z-]+-[0-9a-f]{16,}\.(json|parquet)|\d{2}-[A-Za-z0-9._-]
 
 
 def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> ExitStack:
-    """Prepare and lock the folder: an evaluation of the same data grows, one of other runs or data is refused or, with
-    `overwrite`, discarded. An unfinished one of the same plan is resumed even then. Close the lock at the end.
+    """Prepare and lock the folder. An evaluation of the same data is extended; one of other runs or data is refused or,
+    with `overwrite`, deleted. An unfinished one with the same plan is resumed even then. Close the lock at the end.
     """
     with begin_folder(
         path / PLAN,
@@ -78,7 +78,7 @@ def begin(path: Path, plan: Mapping[str, Any], overwrite: bool) -> ExitStack:
 
 
 def _differing(path: Path, stored: dict[str, Any], plan: dict[str, Any]) -> list[str]:
-    """Data that differ, and runs whose results would be lost; more runs and questions join what is there."""
+    """What conflicts: other data, and runs whose results would be lost. More runs and questions do not."""
     names = [run["name"] for run in plan["runs"]]
     earlier = stored.get("runs", ()) if has_results(path) else ()
     lost = [f"run {run['name']}" for run in earlier if run["name"] not in names]
@@ -93,7 +93,7 @@ def _discard(path: Path) -> None:
 
 
 def has_results(path: Path) -> bool:
-    """Whether an evaluation was finished there once."""
+    """Whether an evaluation has ever finished there."""
     return (path / f"{ROWS}.parquet").is_file()
 
 
@@ -108,7 +108,7 @@ def commit(path: Path, key: str, answer: Answer) -> None:
 
 
 def stored_answer(path: Path, key: str, question: str) -> Answer | None:
-    """The answer of that name, if it is there and whole; one that is damaged is computed again."""
+    """The stored answer, or None if it is missing or damaged; it is then computed again."""
     try:
         content = read_json(path / PARTS / f"{key}.json", dict[str, Any])
         starts = ("", _OOD) if content.get("ood") else ("",)
@@ -131,10 +131,10 @@ def as_columns(table: pa.Table) -> dict[str, np.ndarray]:
 
 
 def write_table(file: Path, table: pa.Table) -> None:
-    """A table as Parquet, whole or not at all."""
+    """Write a table as Parquet, atomically."""
     write_whole(file, partial(pq.write_table, table))
 
 
 def file_name(name: str) -> str:
-    """A name that is safe as a file's."""
+    """A name that is safe as a file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "run"

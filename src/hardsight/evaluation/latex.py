@@ -26,7 +26,7 @@ _TABLE = r"""% Mean ± standard deviation over n runs. Bold: best, and p < {alph
 
 
 def escaped(text: str) -> str:
-    r"""Text that LaTeX prints as it is.
+    r"""Escape text for LaTeX.
 
     Examples:
         >>> print(escaped("50% of_it"))
@@ -36,10 +36,10 @@ def escaped(text: str) -> str:
 
 
 def latex_table(rows: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, Any]]) -> str:
-    """One line per number, one column per group: mean ± standard deviation over runs, of one run its value.
+    """One line per number, one column per group: mean ± standard deviation over runs, or the value of a single run.
 
-    Bold is the best of a line where the corrected tests confirm it: a group that is better than the first one, or the
-    first one where every other group is worse.
+    Bold marks the best value of a line if the corrected tests confirm it: a group that is better than the first one, or
+    the first one if every other group is worse.
     """
     groups = list(dict.fromkeys(row["group"] for row in rows))
     flags = {(key_of(test), test["group"]): flag_of(test) for test in tests}
@@ -72,7 +72,7 @@ def _cell(values: np.ndarray, bold: bool) -> str:
 
 
 def _digits(value: float) -> str:
-    """Four digits or so, without exponents where they can be avoided: 0.9712, -12.35, 1234, 1.23e-05."""
+    """About four digits, without an exponent where possible: 0.9712, -12.35, 1234, 1.23e-05."""
     if value and abs(value) < 5e-4:
         return f"{value:.3g}"
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}" if abs(value) < 1000 else f"{value:.0f}"

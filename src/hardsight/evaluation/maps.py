@@ -19,7 +19,7 @@ from hardsight.questions.gradcam import check_images, explain, find_layer, resiz
 from hardsight.runs import disk_errors, remove_files, write_json, write_whole
 from hardsight.untrusted import check_regular, read_json
 
-# Number of images, their least height, and the white pixels between them.
+# Number of images, their minimum height, and the white pixels between them.
 _IMAGES, _HEIGHT, _GAP = 12, 96, 4
 # Dark blue to light yellow in steps of equal brightness, and the opacity of the heat over the image.
 _RAMP = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], dtype=np.float64)
@@ -84,12 +84,12 @@ def overlay(images: np.ndarray, maps: np.ndarray) -> np.ndarray:
 
 
 def write_maps(path: Path, subjects: Sequence[Subject], columns: Mapping[str, np.ndarray]) -> None:
-    """``maps/00-ID.png`` …: each an image and, right of it, the map of every network; and ``index.json``.
+    """Write ``maps/00-ID.png`` …, each an image with the map of every network to its right, and ``index.json``.
 
-    Images are taken from the easiest to the hardest for the first network, at equal distances in the order of AVH. The
-    index holds ``runs``, in the order of the maps, and of each image ``file``, ``id``, ``label``, and by run
-    ``classes`` (predicted, by name where they have one) and ``confidence``. `columns` are ``id``, ``avh`` and ``label``
-    of the first network.
+    Images range from the easiest to the hardest for the first network, at equal steps in the order of AVH. The index
+    holds ``runs``, in the order of the maps, and for each image ``file``, ``id``, ``label``, and by run ``classes``
+    (predicted, by name if they have one) and ``confidence``. `columns` are ``id``, ``avh`` and ``label`` of the first
+    network.
     """
     from PIL import Image
 
@@ -135,7 +135,7 @@ def read_maps(path: Path) -> dict[str, Any] | None:
     """The index of the maps of an evaluation, None where there are none.
 
     Args:
-        path: The evaluation's folder. It may come from somebody else, so only images inside it are named.
+        path: The evaluation's folder. It may be untrusted, so only images inside it are listed.
     """
     file = path / MAPS / "index.json"
     if not file.is_file():
@@ -159,7 +159,7 @@ def _class(names: Sequence[str] | None, index: int) -> str:
 
 
 def _strip(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Images beside one another, small ones enlarged without blurring."""
+    """Images side by side, small ones enlarged without blurring."""
     times = -(-_HEIGHT // images[0].shape[0])
     large = [image.repeat(times, 0).repeat(times, 1) for image in images]
     gap = np.full((large[0].shape[0], _GAP, 3), 255, np.uint8)

@@ -1,4 +1,4 @@
-"""Titles of metrics and curves of an evaluation, and the format of their numbers; what they are, the questions say."""
+"""Titles of metrics and curves of an evaluation, and the format of their numbers; the questions define them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hardsight.questions.subject import QUESTIONS, CurveKind, Metric
 
 
 def _metric(metric: str, question: str = "") -> Metric:
-    """How a metric is shown: as its question says, or any other that has it."""
+    """How a metric is shown: from its question, or from any other that has it."""
     questions = [QUESTIONS[question]] if question in QUESTIONS else QUESTIONS.values()
     return next((entry.metrics[metric] for entry in questions if metric in entry.metrics), Metric())
 
@@ -57,7 +57,7 @@ def written(metric: str, value: float | None, signed: bool = False) -> str:
 
 
 def variant_title(score: str, on: str, level: float | None, question: str = "") -> str:
-    """Which of a metric's numbers it is: the score or attack, the OOD data set, and the level.
+    """What tells the numbers of a metric apart: the score or attack, the OOD data set, and the level.
 
     Examples:
         >>> variant_title("max_logit", "noise", None), variant_title("pgd", "", 8 / 255)

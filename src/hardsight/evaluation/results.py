@@ -34,10 +34,10 @@ class Evaluation(Result):
         rows: One number per row: run, group, seed, question, metric, score, on, level, value, low, high, n, better.
         tests: One comparison per row, of a group's number with that of the first group; empty for a single group.
         points: Curves.
-        notes: What must be known to read the numbers.
+        notes: What to know when reading the numbers.
         plan: The runs, the data, the questions and their options, and how it was made.
         path: The folder.
-        columns: What `samples` returns; None: it reads the folder.
+        columns: What `samples` returns; if None, it reads the folder.
     """
 
     rows: pa.Table
@@ -121,7 +121,7 @@ class _Plan(TypedDict, total=False):
 
 
 def write_evaluation(evaluation: Evaluation, latex: str) -> None:
-    """Write everything that is read later; the plan, which says that all is there, comes last."""
+    """Write everything that is read later; the plan comes last and marks the folder as complete."""
     path, tables = evaluation.path, {ROWS: evaluation.rows, TESTS: evaluation.tests, POINTS: evaluation.points}
     with disk_errors(path):
         remove_files(path / folder.SAMPLES, folder.INSIDE)
@@ -133,7 +133,7 @@ def write_evaluation(evaluation: Evaluation, latex: str) -> None:
                 write_whole(path / f"{name}.csv", partial(write_csv, table))
         write_json(path / NOTES, [asdict(note) for note in evaluation.notes])
         write_text(path / folder.TABLE, latex)
-        (path / folder.PAGE).unlink(missing_ok=True)  # it would show numbers that are gone
+        (path / folder.PAGE).unlink(missing_ok=True)  # it would show outdated numbers
         write_json(path / PLAN, {**evaluation.plan, "whole": True})
 
 
@@ -151,6 +151,6 @@ def read_evaluation(out: str | Path) -> Evaluation:
         raise InputError(f"OUT: {path} must hold at least one number, got none; evaluate a run first.")
     plan, notes = read_json(path / PLAN, _Plan, "OUT"), read_json(path / NOTES, list[Note], "OUT")
     if not plan.get("whole", True):
-        text = "These are the numbers of an earlier evaluation: a later one was not finished. The same call resumes it."
+        text = "These numbers are from an earlier evaluation: a later one did not finish. The same call resumes it."
         notes = [Note("unfinished", text, "warn"), *notes]
     return Evaluation(rows, tests, points, tuple(notes), plan, path)

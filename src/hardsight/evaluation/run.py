@@ -1,4 +1,4 @@
-"""`evaluate`: several questions to several networks, and what the answers say about the groups they form."""
+"""`evaluate`: ask several networks several questions, and compare the groups that they form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hardsight.runs import content_hash, provenance
 from hardsight.stores import local_path
 from hardsight.untrusted import read_json
 
-# Goes up when stored answers of every question lose their meaning.
+# Increases when the stored answers to all questions become invalid.
 _FORMAT = 3
 
 
@@ -60,19 +60,19 @@ def evaluate(
     overwrite: bool = False,
     progress: bool = True,
 ) -> Evaluation:
-    """Ask one network or several what they are worth beyond accuracy, and compare them on the same data.
+    """Evaluate one or more networks beyond accuracy, and compare them on the same data.
 
     Runs of one setting form a group, and every group is compared with the first one: over seeds where there are
     several runs of each, else over samples (see `hardsight.evaluation.statistics`), with Holm's correction over all
     tests of a question. Several runs of a group also form an ensemble, whose uncertainty is compared with AVH.
 
-    Killed at any point, the same call resumes. More runs or other questions join what is there.
+    After an interruption at any point, the same call resumes. More runs or questions are added to existing results.
 
     Args:
         runs: Folders that ``hardsight train`` or ``score`` wrote, or subjects; all over the same data.
         questions: Of ``calibration``, ``margins`` and ``clusters``.
-        ood: OOD data, which the networks should tell from their own; in Python also ``(name, data)``.
-        detectors: OOD detectors; all that need no training data if not given.
+        ood: OOD data, which the networks should detect; in Python also ``(name, data)``.
+        detectors: OOD detectors; if not given, all that need no training data.
         attacks: Adversarial attacks; in Python names from `hardsight.questions.ATTACKS`.
         eps: Strengths of the attacks, in pixel values from 0 to 1 whatever the network's normalization.
         explain: Where do the networks look (class activation maps), and does their decision depend on it?
@@ -82,14 +82,15 @@ def evaluate(
             `hardsight.questions.DEGRADATIONS`.
         levels: Levels of one degradation, instead of the defaults; in Python also by name.
         gray: Remove color before degrading, as Geirhos et al. did.
-        names: The group of each run, in their order; if not given, trainings that differ only in the seed form one.
-        data: Where the images are, unless the runs name a folder, tar shards or an .npz that is still there.
+        names: The group of each run, in the order of the runs; if not given, trainings that differ only in the seed
+            form one.
+        data: Where the images are, unless the runs name a folder, tar shards or an .npz that still exists.
         limit: Samples that are attacked (200 if not given) and explained (500).
         out: Folder to write.
         device: cpu, cuda, cuda:1 or mps; the first GPU if there is one.
         batch_size: Samples per forward pass.
         workers: Loader processes, for data that are not arrays.
-        seed: Seed of everything that is drawn.
+        seed: Seed of all random choices.
         overwrite: Delete another evaluation in the folder.
         progress: Show a bar (only ever in a terminal).
 
@@ -139,7 +140,7 @@ class _Task(NamedTuple):
     options: dict[str, Any]
 
     def key(self, subject: Subject, data: str) -> str:
-        """The name of the stored answer: a hash of everything that decides it."""
+        """The name of the stored answer: a hash of everything that determines it."""
         options = {name: value.name if isinstance(value, OODData) else value for name, value in self.options.items()}
         also = self.question.decided_by(subject, self.options) if self.question.decided_by else None
         of = [data, subject.identity, subject.data.labels, _FORMAT, self.question.version, options, also]
@@ -196,11 +197,11 @@ class _RunAnswer(NamedTuple):
 def _answer_all(
     path: Path, plan: dict[str, Any], subjects: Sequence[Subject], tasks: Sequence[_Task]
 ) -> list[_RunAnswer]:
-    """Every answer, computed and stored where it is not there yet.
+    """Every answer; missing ones are computed and stored.
 
-    Each network is built once and then released, so that many need not fit into memory together; only the first of each
-    group is kept where maps are drawn. (If all answers of a run are stored and that of its ensemble is not, its network
-    is built a second time.)
+    Each network is built once and then released, so they need not all fit into memory; only the first of each group is
+    kept where maps are drawn. (If all answers of a run are stored but that of its ensemble is not, its network is built
+    a second time.)
     """
     answers: dict[str, list[_RunAnswer]] = {subject.name: [] for subject in subjects}
     ensembles, first, explained = [], {}, any(task.question.name == "explanation" for task in tasks)
@@ -231,7 +232,7 @@ def _answer_all(
 
 
 def _open(subject: Subject, runs: Sequence[dict[str, Any]]) -> None:
-    """Build a network, refuse it before anything is computed, and add what it says of itself to its run in the plan."""
+    """Build a network, refuse an unsuitable one before anything is computed, and add its metadata to the plan."""
     model, [entry] = subject.network, [run for run in runs if run["name"] == subject.name]
     for run in runs:
         if run.get("classes", subject.outputs) != subject.outputs:
@@ -249,7 +250,7 @@ def _open(subject: Subject, runs: Sequence[dict[str, Any]]) -> None:
             "it (--overwrite)."
         )
     if model.module.training:
-        text = "It was in train mode; it is evaluated in eval mode, and left as it was."
+        text = "It was in train mode; it is evaluated in eval mode, then set back to train mode."
         subject.notes += (Note("train mode", text, "warn"),)
     entry |= {"network": subject.identity, "classes": subject.outputs, "model": model.name, "weights": model.weights}
     entry |= {"preprocessing": model.preprocessing, "notes": subject.notes}
@@ -264,7 +265,7 @@ def _answer(path: Path, subject: Subject, task: _Task, data: str) -> Answer:
             samples = {"id": np.array(subject.predictions.ids), **answer.samples}
             answer = replace(answer, samples=samples, question=task.question.name)
             folder.commit(path, key, answer)
-    except HardsightError as error:  # sentences of a question that knows nothing of runs
+    except HardsightError as error:  # a question's message does not name the run
         raise type(error)(f"{subject.name}, {task.question.name}: {error}") from error
     return answer
 
@@ -307,7 +308,7 @@ def _compared(
 
 
 def _columns(answers: Sequence[_RunAnswer], row: Mapping[str, Any]) -> list[Column] | None:
-    """The samples whose mean a row is, or the scores of both data sets whose AUROC it is; None of any other number."""
+    """The samples that a row averages, or the scores of both data sets of an AUROC; None for any other number."""
     name = row["metric"] + (f":{row['score']}" if row["score"] else "")
     name += "" if math.isnan(row["level"]) else f"@{row['level']:g}"
     for run, group, _, answer in answers:
@@ -340,7 +341,7 @@ def _notes_on_tests(subjects: Sequence[Subject]) -> list[Note]:
         text = "There is one run of each: tests are over samples, and say that these networks differ, not that the "
         return [Note("one run each", f"{text}settings do; for that, give runs of several seeds.", "warn")]
     if alone:
-        text = f"There is one run only of {', '.join(alone)}, so nothing is tested there; give runs of several seeds."
+        text = f"There is only one run of {', '.join(alone)}, so nothing is tested there; give runs of several seeds."
         return [Note("one run in a group", text, "warn")]
     if set(sizes.values()) == {2}:
         text = "With two runs of each only huge differences stand out from chance; five are a fair start."

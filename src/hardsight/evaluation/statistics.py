@@ -1,11 +1,11 @@
 """Groups of runs compared number by number: which test fits, what it says, and Holm's correction over a question.
 
-- Groups of two runs or more, with the same seeds: Student's t on the differences, seed by seed.
-- Groups of two runs or more, unless all seeds of the one are those of the other: Welch's t over all runs, as if no two
-  had anything in common. Where some seeds are common and matter, it finds less than it might; it claims no more.
+- Groups of two or more runs with the same seeds: Student's t on the differences, seed by seed.
+- Other groups of two or more runs: Welch's t over all runs, as if they were independent. If they share some seeds and
+  seeds matter, it loses power but does not claim more.
 - One run each: over the same samples. McNemar's exact test for means of what is 0 or 1, Student's t on the differences
   for other means, and DeLong's paired test for areas under ROC curves. Such a test says that these two networks differ,
-  and nothing of other seeds.
+  and nothing about other seeds.
 - Anything else has no test, and ``reason`` says why.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from hardsight.stats import LEVEL, Difference, auroc_difference, holm, mcnemar, paired_difference, welch_difference
 
-# What tells one number of a run from another.
+# The columns that identify a number within a run.
 KEY = ("question", "metric", "score", "on", "level")
 # A corrected p below it counts as a difference.
 ALPHA = 1 - LEVEL
@@ -34,8 +34,8 @@ def compare_groups(rows: Sequence[Mapping[str, Any]], columns: Columns) -> list[
 
     Args:
         rows: Numbers of runs: ``run, group, seed`` and what `hardsight.questions.Row` has. A NaN is left out.
-        columns: Of a row, the samples whose mean it is; of an AUROC, the scores of those that should lie above, and of
-            the others; None of any other number.
+        columns: For a mean, its samples; for an AUROC, the scores of the samples that should rank above, and of the
+            others; None for any other number.
 
     Returns:
         One row per number and group: mean, standard deviation and number of runs of both; their difference with its
@@ -77,7 +77,7 @@ def by_number(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[s
 
 
 def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The key of a number; no level is None in it, because NaN is not equal to itself."""
+    """The key of a number; a missing level is None in it, because NaN is not equal to itself."""
     return tuple(None if isinstance(row[name], float) and math.isnan(row[name]) else row[name] for name in KEY)
 
 
@@ -89,7 +89,7 @@ def flag_of(test: Mapping[str, Any] | None) -> str:
 
 
 class _Outcome(NamedTuple):
-    """The test of a difference over so many units (seeds, runs, samples); without a difference why there is none."""
+    """The test of a difference over a number of units (seeds, runs, samples), or the reason why there is none."""
 
     test: str
     difference: Difference | None = None

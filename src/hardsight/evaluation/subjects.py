@@ -1,4 +1,4 @@
-"""Run folders as subjects: their networks and data, built again from what the runs say of themselves."""
+"""Run folders as subjects: their networks and data, rebuilt from the metadata of the runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_subjects(
     Arguments are those of `hardsight.evaluate`.
     """
     if not runs:
-        raise InputError("runs must hold a run folder or more, got none.")
+        raise InputError("runs must hold at least one run folder, got none.")
     if names is not None and (len(names) != len(runs) or not all(str(name).strip() for name in names)):
         raise InputError(
             f"names must be one per run, none of them empty and equal ones for a group: expected {len(runs)}, got "
@@ -65,8 +65,7 @@ def open_subjects(
     labels = all_labels(first.samples, "data")
     if len(np.unique(labels)) < 2:
         raise InputError(
-            f"data must be of two classes or more, and all {len(labels):,} samples of {first.samples.origin} are of "
-            "one."
+            f"data must have two classes or more, but all {len(labels):,} samples of {first.samples.origin} are of one."
         )
     counts = Counter(subject.name for subject in subjects)
     unique = [subject.path if counts[subject.name] > 1 and subject.path else subject.name for subject in subjects]
@@ -87,7 +86,7 @@ def subject_of(
     model: str | None = None,
     checkpoint: Path | None = None,
 ) -> Subject:
-    """A run folder (of a training, the whole or its ``test`` or ``train``) as a subject, whose network is built later.
+    """A run folder (for a training, the whole or its ``test`` or ``train``) as a subject, whose network is built later.
 
     `data` says where the data are, `model` and `checkpoint` what to build, if the run does not; `opened` holds the data
     of other runs by their source.
@@ -118,7 +117,7 @@ def subject_of(
             f"RUN: {run} is not finished ({done} of {recipe['epochs']} epochs); run the same training again to resume "
             "it, then evaluate it."
         )
-    text = "It is evaluated on the samples that it was trained on; train with --test to see what is new to it."
+    text = "It is evaluated on the samples that it was trained on; train with --test to evaluate it on new samples."
     notes = (Note("training samples", text, "warn"),) if folder.name == "train" else ()
     records = training / "train"
     known = (lambda: data_of(read_run(records, partial=True, kinds=())[1])) if is_run(records) else None
@@ -126,9 +125,9 @@ def subject_of(
 
 
 def warn_of_another_network(run: Path, samples: pa.Table) -> None:
-    """A warning if the samples of an evaluation are not predicted as in the run: then its network was another one."""
+    """A warning if the predictions differ from those in the run, which then used another network."""
     folder, stored = folder_of(run)[0], None
-    with suppress(HardsightError):  # of a run without rows nothing is known
+    with suppress(HardsightError):  # a run without rows has nothing to compare with
         stored = SampleTable.load(folder, partial=True).to_arrow()
     if stored is not None and "pred" in stored.column_names:
         at = pc.index_in(samples["id"], value_set=stored["id"].combine_chunks())
@@ -140,7 +139,7 @@ def warn_of_another_network(run: Path, samples: pa.Table) -> None:
 
 
 def folder_of(run: Path) -> tuple[Path, Meta]:
-    """The folder that holds the rows of a run, and what it says of itself: of a training those of the test."""
+    """The folder that holds the rows of a run, and its metadata; for a training, those of its test samples."""
     folder = run
     if (run / PLAN).is_file():
         folder = next((run / name for name in reversed(RECORDS) if is_run(run / name)), run)
@@ -155,7 +154,7 @@ def training_of(folder: Path) -> Path | None:
 
 
 def network_of(folder: Path, meta: Meta, model: str | None = None, checkpoint: Path | None = None) -> Model:
-    """The network of a run: that of its training, the one that is named, or the library's network that it names."""
+    """The network of a run: from its training, from the arguments, or from the library that the run names."""
     training = training_of(folder)
     if training is not None:
         return trained_model(training, model, checkpoint)
@@ -167,14 +166,14 @@ def network_of(folder: Path, meta: Meta, model: str | None = None, checkpoint: P
     network = built.get("model") or ""
     if not network.startswith(_LIBRARIES):
         raise InputError(
-            f"RUN: {folder} was made with {name!r}, which cannot be built again from what it says; name the network "
-            "with --model (and --checkpoint), as when it was scored."
+            f"RUN: {folder} was made with {name!r}, which cannot be rebuilt from that name alone; give the network "
+            "with --model (and --checkpoint), as for scoring."
         )
     return load_model(network, checkpoint or built.get("checkpoint"))
 
 
 def _setting(subject: Subject) -> tuple[str, str, str] | None:
-    """What trainings of one group share, the plan but for its seed, and the names of network and loss."""
+    """What the trainings of a group share, the plan without its seed, and the names of network and loss."""
     training = training_of(folder_of(Path(subject.path))[0]) if subject.path else None
     if training is None:
         return None
@@ -184,7 +183,7 @@ def _setting(subject: Subject) -> tuple[str, str, str] | None:
 
 
 def _groups(subjects: Sequence[Subject], names: Sequence[str]) -> list[str]:
-    """Trainings of one setting by what they are; whatever stands alone by its own name."""
+    """The name of each run's group: the setting of trainings, or the name of a run that stands alone."""
     settings = [_setting(subject) for subject in subjects]
     several = [setting for setting, count in Counter(settings).items() if setting is not None and count > 1]
     short = len({network for _, network, _ in several}) == 1  # the loss alone tells them apart

@@ -29,7 +29,7 @@ Run = Dynamics | str | Path
 
 VALUES = ("norm", "avh", "correct", "confidence")  # the columns of the AVH paper and of its supplement
 MAX_GROUPS = 20
-_LEGEND_ROWS = 10  # that are as high as one row of axes
+_LEGEND_ROWS = 10  # that fit beside one row of axes
 _RANGES = {"confidence": (0.0, 1.0), "norm": (0.0, np.inf), "nll": (0.0, np.inf)}  # where bands end
 _MOST_POINTS = 20_000
 _REGIONS = {"easy": (0.02, 0.97, "left"), "hard": (0.02, 0.03, "left"), "ambiguous": (0.98, 0.5, "right")}
@@ -118,7 +118,7 @@ def plot_plateaus(
         run: A recorded run: its folder, or `Dynamics`.
         name: The network's name.
         values: Columns of the records.
-        seed: Seed of the intervals.
+        seed: Random seed of the intervals.
     """
     run = open_run(run, name)
     figure, axes = new_figure(1, 1, width=8)
@@ -161,7 +161,7 @@ def plot_agreement(runs: Mapping[str, Run], human: Any, scores: Sequence[str] = 
         table = phases.agreement(run, human, scores)
         n, ties = (pc.max(table[column]).as_py() for column in ("n", "ties"))
         if table["spearman"].null_count == len(table):
-            raise InputError(f"human: 10 samples of {name} with frequencies that differ are needed, got {n} in all.")
+            raise InputError(f"human: 10 or more samples of {name} must have differing frequencies, got {n} in all.")
         for score, style in zip(scores, line_styles(len(scores)), strict=True):
             rows, sign = _columns(table, "score", score), -hardness_sign(score)
             middle, low, high = (sign * rows[f"spearman{end}"] for end in ("", "_low", "_high"))
@@ -175,7 +175,7 @@ def plot_agreement(runs: Mapping[str, Run], human: Any, scores: Sequence[str] = 
 
 
 def plot_data_map(run: Run, name: str = "") -> Figure:
-    """Each sample by the mean and the spread of its confidence over the epochs, colored by how often it was correct.
+    """Each sample by the mean and the spread of its confidence over the epochs, colored by the share of correct epochs.
 
     Args:
         run: A recorded run: its folder, or `Dynamics`. Of more than 20,000 samples a random part is drawn.

@@ -38,7 +38,7 @@ def draw(
         human: CSV or Parquet with id and hsf, or annotator counts (N × C) as .npy or .npz in the order of the data.
         coarser: CSV or Parquet with the columns class and coarse, for figures of coarse classes.
         label: Number of the class to draw, for figures of each class.
-        seed: Seed of what is trained or drawn.
+        seed: Random seed of training and sampling.
         out: The file to write: .png, .svg or .pdf; NAME.png if not given.
 
     Returns:
@@ -67,7 +67,7 @@ def draw(
 
 
 def named_runs(paths: Sequence[Path]) -> dict[str, Path]:
-    """Runs by the shortest ends of their paths that differ; for RUN/test and RUN/train, both names at least."""
+    """Runs by the shortest ends of their paths that differ; for RUN/test and RUN/train, at least both names."""
     longest = max((len(path.parts) for path in paths), default=0)
     shortest = 2 if any(path.name in ("train", "test") for path in paths) else 1
     for parts in range(shortest, max(longest, shortest) + 1):
@@ -78,7 +78,7 @@ def named_runs(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def open_run(run: Dynamics | str | Path, name: str, epochs: int = 2) -> Dynamics:
-    """A recorded run with at least so many epochs."""
+    """A recorded run with at least this many epochs."""
     if isinstance(run, (str, Path)):
         parts = [as_path(run) / part for part in ("test", "train") if has_records(as_path(run) / part)]
         if parts and not has_records(run):

@@ -88,7 +88,7 @@ def plot_ood(run: str | Path) -> Figure:
 
 
 def _panels(count: int, **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with so many axes in rows of four."""
+    """A figure with this many axes in rows of four."""
     columns = min(_COLUMNS, count)
     figure, axes = new_figure(-(-count // columns), columns, **options)
     for axis in axes.flat[count:]:

@@ -41,7 +41,7 @@ def plot_people(runs: Mapping[str, str | Path], human: Any = None, scores: Seque
 
     Args:
         runs: Folders of scored or recorded runs by name.
-        human: Answers of people, as for `hardsight.align`; those that `hardsight align` stored in each run without.
+        human: Human answers, as for `hardsight.align`; if not given, those that `hardsight align` stored in each run.
         scores: What is drawn against it, one panel each; AVH is multiplied by the number of classes.
     """
     figure, axes = new_figure(len(runs), len(scores))
@@ -60,11 +60,11 @@ def plot_people(runs: Mapping[str, str | Path], human: Any = None, scores: Seque
 def plot_coarse_classes(run: str | Path, human: str | Path, coarser: str | Path, name: str = "") -> Figure:
     """Number of samples by norm and by human selection frequency of coarse classes (Fig. 19).
 
-    Three of the coarse classes: with the most classes, with the median number, with the fewest.
+    It shows three coarse classes: those with the most, the median number and the fewest classes.
 
     Args:
         run: Folder of a scored or recorded run.
-        human: Answers of people, counted by class, as for `hardsight.align`.
+        human: Human answers, counted by class, as for `hardsight.align`.
         coarser: A CSV or Parquet file with the columns ``class`` and ``coarse``.
         name: The network's name.
     """
@@ -97,7 +97,7 @@ def plot_coarse_classes(run: str | Path, human: str | Path, coarser: str | Path,
 
 
 def _draw_joint(axis: Axes, x: np.ndarray, y: np.ndarray, label: str, title: str) -> None:
-    """Numbers of samples by human frequency and a score, with medians and Spearman's correlation."""
+    """Sample counts by human frequency and a score, with medians and Spearman's correlation."""
     span: Any = [(0, 1), None]
     counts, x_edges, y_edges = np.histogram2d(x, y, bins=_BINS, range=span)
     norm = need("matplotlib.colors").LogNorm(1, max(counts.max(), 2))
@@ -200,7 +200,7 @@ def plot_degraded_avh(runs: Mapping[str, str | Path]) -> Figure:
 
 
 def _draw_levels(axis: Axes, rows: pa.Table, values: np.ndarray) -> None:
-    """One histogram per level, side by side from the clean images on."""
+    """One histogram per level, side by side, starting with the clean images."""
     level, clean = rows["level"].to_numpy(), DEGRADATIONS[rows["degradation"][0].as_py()].clean
     levels = sorted(pc.unique(rows["level"]).to_pylist(), key=lambda at: abs(at - clean))
     edges = np.linspace(np.nanmin(values), max(np.nanmax(values), np.nanmin(values) + 1e-6), _LEVEL_BINS + 1)
@@ -214,7 +214,7 @@ def _draw_levels(axis: Axes, rows: pa.Table, values: np.ndarray) -> None:
 
 
 def _read_levels(runs: Mapping[str, str | Path]) -> tuple[dict[str, pa.Table], list[str]]:
-    """One row per level and sample of each run or, of an evaluation, of each of its runs; and their degradations."""
+    """One row per level and sample for each run (for an evaluation, each of its runs); and their degradations."""
     tables: dict[str, pa.Table] = {}
     for name, run in runs.items():
         tables |= read_evaluation(run).levels() if is_evaluation(run) else {name: read_degraded(run)}
@@ -223,7 +223,7 @@ def _read_levels(runs: Mapping[str, str | Path]) -> tuple[dict[str, pa.Table], l
 
 
 def _score_column(rows: pa.Table, value: str) -> str | None:
-    """The column of a value, that of the predicted class where there are no labels."""
+    """The column of a value; without labels, the one at the predicted class."""
     return next((name for name in (value, f"{value}_pred") if name in rows.column_names), None)
 
 

@@ -61,7 +61,7 @@ def line_styles(count: int, *, ordered: bool = False) -> list[tuple[Any, Any]]:
 
 
 def plain(name: object) -> str:
-    """A user's text as matplotlib shows it letter by letter: ``$`` would start math, a leading ``_`` hide a label."""
+    """Escape a user's text for matplotlib: ``$`` would start math, a leading ``_`` hide a label."""
     text = printable(name).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
@@ -82,7 +82,7 @@ def draw_band(axis: Axes, x: Any, middle: Any, low: Any, high: Any, style: tuple
     axis.fill_between(x, low, high, color=style[0], alpha=0.13, linewidth=0)
 
 
-# Each file says who wrote it, so that it may be replaced, and has no date.
+# Each file names hardsight as its author, so that it may be overwritten, and has no date.
 _MARK = "hardsight figure"
 _METADATA: dict[str, dict[str, str | None]] = {
     ".png": {"Software": _MARK},

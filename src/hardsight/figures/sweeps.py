@@ -1,4 +1,4 @@
-"""A measure against an option: means with their spread over seeds, and the baseline as a line across the panel."""
+"""A measure against an option: means with their spread over seeds, and the baseline as a horizontal line."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MOST_TICKS = 8
 
 
 class Point(NamedTuple):
-    """A value of the option, and what was measured there.
+    """A value of the option, and the measurement there.
 
     Attributes:
-        x: A number, or a text; where one is a text, values stand side by side and no line connects them.
+        x: A number or a text; if any is a text, values are shown side by side without a connecting line.
         mean: The mean over seeds.
         sd: Their standard deviation; NaN for a single seed.
-        n: How many there are.
+        n: The number of seeds.
         paper: The paper's number; NaN if there is none.
     """
 
@@ -42,12 +42,12 @@ class Panel(NamedTuple):
     """One measure against one option.
 
     Attributes:
-        title: What is measured on: data, network.
+        title: Data and network of the measurement.
         x: The option.
         y: The measure.
-        points: Its values; texts are drawn in this order.
+        points: The values; texts are drawn in this order.
         baseline: Name of the baseline.
-        at_baseline: What was measured for it, or None; its x has no meaning.
+        at_baseline: The measurement for the baseline, or None; its x has no meaning.
         log: Whether x is logarithmic.
     """
 
@@ -64,7 +64,7 @@ def plot_sweeps(panels: Sequence[Panel]) -> Figure:
     """One panel per sweep, four in a row: mean ± 1 sd over seeds, crosses for the paper's numbers.
 
     Args:
-        panels: What is drawn; those without points are left out.
+        panels: The panels; those without points are left out.
     """
     panels = [panel for panel in panels if panel.points]
     if not panels:

@@ -1,1 +1,1 @@
-"""hardsight inside other libraries; each module needs its extra, and nothing imports them but their users."""
+"""hardsight inside other libraries. Each module needs its extra, and only user code imports it."""

@@ -26,7 +26,7 @@ def with_ids(collator: Callable[[list[Any]], Any], key: str = "id") -> Callable[
 
     Args:
         collator: The collator that makes the batch from the other columns.
-        key: The column of ids, strings or integers. Batches without it (an evaluation set) are left as they are.
+        key: The column of ids, strings or integers. Batches without it (an evaluation set) are left unchanged.
     """
     return partial(_collate, collator, key)  # unlike a closure, it can be pickled for worker processes
 
@@ -61,11 +61,11 @@ class RecorderCallback(HeadRecording, transformers.TrainerCallback):
     inputs, because evaluation after training uses the same collator.
 
     Args:
-        run: Folder to write, or a `Recorder`; the attribute ``recorder`` is it, once training has started.
+        run: Folder to write, or a `Recorder`; once training has started, it is the attribute ``recorder``.
         stage: ``"train"`` or ``"validation"``; use two callbacks for both.
         head: The head, or its path in the model, if `hardsight.find_head` should not choose.
-        log: Called with the metrics of each epoch and the step. It may also be set once there is a trainer:
-            ``callback.log_metrics = lambda metrics, step: trainer.log(metrics)`` sends them where it reports to.
+        log: Called with the metrics of each epoch and the step. It can also be set once there is a trainer:
+            ``callback.log_metrics = lambda metrics, step: trainer.log(metrics)`` sends them to its loggers.
         options: Other arguments of `Recorder`, such as ``overwrite``, ``data`` and ``held_out``.
     """
 

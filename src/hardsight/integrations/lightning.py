@@ -48,7 +48,7 @@ class RecorderCallback(HeadRecording, pl.Callback):
     With ``fit(ckpt_path=…)`` the records resume where the checkpoint was made, and later ones are discarded.
 
     Args:
-        run: Folder to write, or a `Recorder`; the attribute ``recorder`` is it, once training has started.
+        run: Folder to write, or a `Recorder`; once training has started, it is the attribute ``recorder``.
         read: Function from a batch to its ids and labels.
         stage: ``"train"`` or ``"validation"``; use two callbacks for both.
         head: The head, or its path in the LightningModule, if `hardsight.find_head` should not choose.
@@ -78,7 +78,7 @@ class RecorderCallback(HeadRecording, pl.Callback):
         self._resumed = state_dict.get("epoch")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        if self.recorder is not None:  # its part of the broken epoch must not mix with the repeated epoch
+        if self.recorder is not None:  # rows of the interrupted epoch must not mix with those of the repeated one
             self._resumed = self.recorder.epoch
         self._detach()
 

@@ -23,8 +23,8 @@ Log = Callable[[dict[str, float], int], object]  # metrics by name, and the step
 class HeadRecording:
     """Passes what the head receives to a recorder while the forward pass is still running.
 
-    So features are paired with the weight that was applied to them, whatever the trainer does next: accumulate
-    gradients, step, or run the batch again. Of each batch, only the first forward pass is recorded.
+    Features are thus paired with the weight that was applied to them, whatever the trainer does next: accumulate
+    gradients, step, or run the batch again. Only the first forward pass of each batch is recorded.
     """
 
     recorder: Recorder | None

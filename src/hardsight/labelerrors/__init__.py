@@ -1,6 +1,6 @@
 """Label errors: which labels are probably wrong, how many there are, what to do about each, and the data cleaned.
 
-Rankings, estimates and actions are computed from a `SampleTable` alone; `clean` opens the data, and never changes them.
+Rankings, estimates and actions are computed from a `SampleTable` alone; `clean` opens the data but never changes them.
 """
 
 from hardsight.labelerrors.confident import Noise as Noise

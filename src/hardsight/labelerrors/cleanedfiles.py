@@ -1,7 +1,7 @@
 """Cleaned copies that are one file: arrays, and features in Parquet, safetensors or ``.npz``.
 
-A copy has everything that its source has: in the same order and types, without the rows that were dropped, and with
-other labels only where a sample is relabeled. It says of itself that hardsight wrote it.
+A copy has everything that its source has, in the same order and types, without the dropped rows and with new labels
+only for relabeled samples. It is marked as written by hardsight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hardsight.data import FeatureSamples
 from hardsight.errors import InputError
 from hardsight.untrusted import Arrays
 
-_KEY = "hardsight_cleaned"  # what marks a file as ours: an array of an .npz, an entry of the others' metadata
+_KEY = "hardsight_cleaned"  # marks a file as ours: an array of an .npz, a metadata entry of other files
 _NOT_PER_SAMPLE = ("weight", "bias", "classes")  # even where there are as many classes as samples
 _BATCH_ROWS = 1 << 16  # of a Parquet file, in memory at a time; larger row groups are divided
 
@@ -48,7 +48,7 @@ def is_cleaned_file(file: Path) -> bool:
 def write_archive(
     target: Path, arrays: Iterable[tuple[str, np.ndarray]], counts: Mapping[str, int], source: Path | None
 ) -> None:
-    """Write arrays as an ``.npz``, and byte by byte, so that nothing is loaded, what else is in the source."""
+    """Write arrays as an ``.npz``, and copy the rest of the source byte by byte, without loading it."""
     members: list[zipfile.ZipInfo] = []
     if source is not None:
         with zipfile.ZipFile(source) as original:
@@ -82,7 +82,7 @@ def wide_enough(type_: np.dtype, labels: np.ndarray) -> np.dtype:
 
 
 def write_features(target: Path, samples: FeatureSamples, labels: np.ndarray, counts: Mapping[str, int]) -> None:
-    """Write a feature file again with these labels, −1 for samples to leave out."""
+    """Rewrite a feature file with these labels, −1 for samples to leave out."""
     write = {".parquet": _write_parquet, ".safetensors": _write_safetensors, ".npz": _write_npz}
     try:
         write[samples.file.suffix](target, samples, labels, counts)
@@ -109,7 +109,7 @@ def _write_npz(target: Path, samples: FeatureSamples, labels: np.ndarray, counts
 
 
 def _relabeled(stored: np.ndarray, samples: FeatureSamples, labels: np.ndarray) -> np.ndarray:
-    """Stored labels, with others where they have changed."""
+    """Stored labels with the changed ones replaced."""
     changed = _changed(samples, labels)
     if samples.named:
         new = np.array([(samples.classes or ())[k] for k in labels[changed]], dtype=str)
@@ -170,7 +170,7 @@ def _write_parquet(target: Path, samples: FeatureSamples, labels: np.ndarray, co
 
 
 def _codec(source: Any) -> str:
-    """How the columns of a Parquet file are compressed, by the first."""
+    """The compression of a Parquet file's columns, judged by the first."""
     name = source.metadata.row_group(0).column(0).compression.lower() if source.num_row_groups else "snappy"
     return "none" if name == "uncompressed" else name
 
@@ -185,7 +185,7 @@ def _arrow_type(type_: Any, labels: np.ndarray) -> Any:
 
 
 def _relabeled_arrow(column: Any, type_: Any, places: np.ndarray, labels: np.ndarray, samples: FeatureSamples) -> Any:
-    """Stored labels as a type, with those of other classes at some places."""
+    """Stored labels as a type, with other classes in some places."""
     if column.type != type_:
         column = column.cast(type_)
     if not len(places):

@@ -58,7 +58,7 @@ class Probabilities:
 
     def _values(self) -> list[np.ndarray]:
         n = len(self.table)
-        if self.exact:  # in single precision if they are stored so, which loses nothing but of the rank
+        if self.exact:  # in single precision if they are stored so, which affects only the rank
             kept = _probability_type(self.table).value_type.to_pandas_dtype()
             values = [np.empty(n, np.promote_types(kept, np.float32)) for _ in range(4)]
             for part, p in probability_blocks(self.table):
@@ -98,8 +98,8 @@ def known_probabilities(table: SampleTable | Probabilities) -> Probabilities:
 def confident_joint(table: Any, *, calibrate: bool = False) -> sparse.csr_array:
     """Counts of (label, true class), ``(C, C)`` and sparse: the confident joint.
 
-    A sample counts for the class whose threshold its probability reaches, for the most probable one if it reaches
-    several. A third class counts only where the table keeps the probabilities of all (see `Noise.unsure`).
+    A sample counts for the class whose threshold its probability reaches, or for the most probable of several such
+    classes. A third class counts only if the table keeps the probabilities of all classes (see `Noise.unsure`).
 
     Args:
         table: A `SampleTable`, scores of labeled samples.
@@ -111,7 +111,7 @@ def confident_joint(table: Any, *, calibrate: bool = False) -> sparse.csr_array:
         counted = p.labeled[part] & (true >= 0)
         places = p.labels[part][counted].astype(np.int64), true[counted]
         joint += sparse.coo_array((np.ones(counted.sum()), places), shape=joint.shape).tocsr()  # adds up
-    # Every class has at least one sample that is labeled right, whatever was counted.
+    # Every class has at least one correctly labeled sample, whatever the counts.
     joint = joint + sparse.diags_array(np.maximum(1 - joint.diagonal(), 0), format="csr")
     if calibrate:
         joint = sparse.diags_array(p.counts / joint.sum(axis=1), format="csr") @ joint
@@ -119,7 +119,7 @@ def confident_joint(table: Any, *, calibrate: bool = False) -> sparse.csr_array:
 
 
 def _true_classes(p: Probabilities) -> Iterator[tuple[np.ndarray | slice, np.ndarray]]:
-    """Rows with the class that each counts for, −1 where it reaches none, some at a time."""
+    """Rows and the class that each counts for, −1 if it reaches none, in batches."""
     if p.exact:
         for part, block in probability_blocks(p.table):
             reached = block >= p.thresholds[: block.shape[1]] - _SLACK
@@ -142,7 +142,7 @@ class Noise(Result):
         count: Wrong labels in all.
         share: Their share of the labeled samples; `low` and `high` are its 95% interval.
         exact: Whether the probabilities of all classes were used.
-        unsure: In how many samples a third class might have counted, had its probability been there.
+        unsure: Number of samples for which a third class might have counted if its probability were stored.
         thresholds: ``(C,)`` mean confidence in each class; 2 for a class without samples.
     """
 
@@ -167,9 +167,9 @@ class Noise(Result):
 def noise(table: Any) -> Noise:
     """How many labels of each class are wrong, and what they should be, by confident learning.
 
-    The counts of `confident_joint` are scaled to the number of samples with each label. Intervals are Wilson's for a
-    class; their distances, squared and added, give the total's. They cover chance in the counting, not the network's
-    errors: a class that it systematically takes for another one counts as labeled wrong.
+    The counts of `confident_joint` are scaled to the number of samples with each label. Intervals are Wilson's for each
+    class; for the total, their distances are added in quadrature. They cover chance in the counting, not the network's
+    errors: a class that it systematically confuses with another one counts as mislabeled.
 
     Args:
         table: A `SampleTable`, scores of labeled samples, best out of sample.
@@ -215,7 +215,7 @@ def class_means(values: np.ndarray, labels: np.ndarray, classes: int) -> np.ndar
 
 
 def has_probabilities(table: SampleTable, classes: int = 0) -> bool:
-    """Whether the probabilities of all samples are kept, and of at least so many classes."""
+    """Whether the probabilities of all samples are kept, for at least this many classes."""
     vectors = table.stored_vectors
     if vectors is None or "probabilities" not in vectors.column_names:
         return False
@@ -229,7 +229,7 @@ def has_probabilities(table: SampleTable, classes: int = 0) -> bool:
 def probability_blocks(table: SampleTable) -> Iterator[tuple[np.ndarray | slice, np.ndarray]]:
     """Rows of a table that `has_probabilities`, and their probabilities of all classes, some at a time.
 
-    Of a large run on disk they come in the order in which they are stored.
+    For a large run on disk they come in storage order.
     """
     vectors, places = table.stored_vectors, table.vector_places
     if isinstance(vectors, StoredRows):
@@ -253,7 +253,7 @@ def _stored_blocks(vectors: StoredRows, places: np.ndarray) -> Iterator[tuple[np
 
 
 def _probability_type(table: SampleTable) -> Any:
-    """The Arrow type of the probabilities of a table that has some."""
+    """The Arrow type of the probabilities of a table that has them."""
     vectors: Any = table.stored_vectors
     return vectors.schema.field("probabilities").type
 

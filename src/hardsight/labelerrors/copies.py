@@ -22,19 +22,19 @@ from hardsight.labelerrors.cleanedfiles import is_cleaned_file, wide_enough, wri
 from hardsight.runs import TEMPORARY, temporary_name, write_whole
 from hardsight.untrusted import Arrays
 
-MARK = "hardsight-cleaned.json"  # what marks a folder as ours, with the number of files beside it
+MARK = "hardsight-cleaned.json"  # marks a folder as ours, and holds the number of files beside it
 IMAGE_BYTES = 64 << 20  # images that are not files are written for viewers up to this size in all
 
 
 def check_apart(target: Path, other: Path, what: str = "the data themselves") -> None:
-    """Refuse to write into what must not change, around it, or over it."""
+    """Refuse to write inside, around or over data that must not change."""
     a, b = target.resolve(), other.resolve()
     if a == b or b in a.parents or a in b.parents:
         raise InputError(f"{target} must not contain, or lie in, {what} ({other}); choose another place.")
 
 
 def check_target(target: Path, overwrite: bool, file: bool = False) -> None:
-    """Refuse to write over anything but an earlier result, and over that unless it may be replaced.
+    """Refuse to overwrite anything but an earlier result, and that too unless it may be replaced.
 
     `file` says that the result is a file, not a folder.
     """
@@ -58,7 +58,7 @@ def _our_folder(folder: Path) -> bool:
 
 
 def write_folder(target: Path, build: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
-    """Build a folder beside the target, mark it, and give it the target's name; returns the summary of `build`."""
+    """Build a folder beside the target, mark it, and rename it to the target; returns the summary of `build`."""
     temporary, previous = temporary_name(target.absolute()), temporary_name(target.absolute())
     try:
         temporary.mkdir()
@@ -78,7 +78,7 @@ def write_folder(target: Path, build: Callable[[Path], Mapping[str, Any]]) -> di
 
 
 def recover(target: Path) -> None:
-    """Tidy up after a kill: remove what is half-written, and put a whole result back where the target is missing."""
+    """Clean up after a kill: remove half-written files, and restore a complete result if the target is missing."""
     for path in list(target.absolute().parent.glob(".*.tmp")):
         match = TEMPORARY.fullmatch(path.name)
         if match is None or match["target"] != target.name:
@@ -92,7 +92,7 @@ def recover(target: Path) -> None:
 
 
 def check_dataset(target: Path, samples: Samples, source: str | None) -> None:
-    """Refuse data that no copy can be written of, and a target that does not suit them or overlaps with them."""
+    """Refuse data that cannot be copied, and a target that does not suit them or overlaps with them."""
     features = isinstance(samples, FeatureSamples)
     if samples.labels is None or not (features or samples.root is not None or samples.images is not None):
         raise InputError(
@@ -116,10 +116,11 @@ def _npz_file(source: str | None) -> Path | None:
 def write_dataset(
     target: Path, rows: pa.Table, samples: Samples, index: np.ndarray, source: str | None
 ) -> dict[str, Any]:
-    """Write a cleaned copy: a folder of a folder, an ``.npz`` of arrays, a feature file of its like.
+    """Write a cleaned copy: a folder for a folder, an ``.npz`` for arrays, a feature file for a feature file.
 
-    Returns how many samples are ``kept`` (those for review, too), ``relabeled``, ``dropped``, ``missing`` (no longer
-    among the data) and ``unscored`` (not in the run, left out). `index` is where the rows are among the samples.
+    Returns how many samples are ``kept`` (including those for review), ``relabeled``, ``dropped``, ``missing`` (no
+    longer in the data) and ``unscored`` (not in the run, left out). `index` is the position of each row among the
+    samples.
     """
     action, present = np.asarray(rows["action"].to_pylist(), dtype=str), index >= 0
     drop, relabel = action == "drop", (action == "relabel") & present
@@ -140,7 +141,7 @@ def write_dataset(
 
 def _write_images(folder: Path, samples: Samples, labels: np.ndarray, counts: dict[str, int]) -> dict[str, int]:
     classes, counts, taken = [str(name) for name in samples.classes or ()], dict(counts), set()
-    for name in classes:  # an emptied class keeps its folder: the numbers of the others must not move
+    for name in classes:  # an emptied class keeps its folder: the numbers of other classes must not shift
         (folder / name).mkdir()
     moved, written = labels != samples.labels, np.flatnonzero(labels >= 0)
     for index in written[np.argsort(moved[written], kind="stable")]:  # images that stay keep their names
@@ -156,7 +157,7 @@ def _write_images(folder: Path, samples: Samples, labels: np.ndarray, counts: di
 
 
 def _free(path: Path, taken: set[str]) -> Path:
-    """A name that no other file has, also where case and accents do not count."""
+    """A name that no other file has, even if case and accents are ignored."""
     free, n = path, 1
     while (key := unicodedata.normalize("NFC", str(free)).casefold()) in taken:
         n += 1
@@ -203,7 +204,7 @@ class Viewer:
         self.samples, self.left = samples, IMAGE_BYTES
 
     def rows(self, rows: pa.Table, places: np.ndarray | None) -> pa.Table:
-        """The next rows of the lists; `places` are their indices among the samples, −1 for none."""
+        """The next rows of the lists; `places` are their sample indices, −1 for none."""
         paths: list[str | None] = [None] * len(rows)
         images: list[bytes | None] = [None] * len(rows)
         for row, place in enumerate([] if places is None else places.tolist()):
@@ -225,7 +226,7 @@ class Viewer:
 
 
 def _png(samples: Samples, index: int) -> bytes | None:
-    """A sample as PNG; None for what is no image (tensors of unknown scale) or cannot be read."""
+    """A sample as PNG; None if it is not an image (tensors of unknown scale) or cannot be read."""
     file = io.BytesIO()
     with contextlib.suppress(Exception):
         x = samples.load(index, None)[0]

@@ -38,14 +38,14 @@ from hardsight.runs.ids import places_among
 from hardsight.stores import as_path, local_path
 from hardsight.table import SampleTable
 
-_NEW_LABEL = ("new_label", "suggested_name", "suggested")  # what a person writes, then what the lists suggest
+_NEW_LABEL = ("new_label", "suggested_name", "suggested")  # decisions of a person, then suggestions of the lists
 _RELABEL, _REVIEW = ACTIONS.index("relabel"), ACTIONS.index("review")
 # Columns of the lists, beside which the scores are put.
 _COLUMNS = ("id", "action", "label", "suggested", "pred", "suspicion", "rank", "p_label", "p_pred", "reason")
 _ROWS = 1 << 17  # written at a time
 _BYTES = 1 << 27  # of scores in memory, at 8 bytes for each
 _SHOWN = 10  # suspects in the summary
-_RISKY = r"^[=+\-@'\t\r\n＝＋－＠]"  # a spreadsheet would calculate it: in a CSV ' is before it, and before ' itself
+_RISKY = r"^[=+\-@'\t\r\n＝＋－＠]"  # a spreadsheet would evaluate these; a CSV has ' before them, and before '
 
 
 def clean(
@@ -64,26 +64,26 @@ def clean(
     """Write lists of what to review, relabel, keep and drop, and optionally a cleaned copy of the data.
 
     The suspects are for a person to review. They are relabeled only where the run itself shows that this is safe (see
-    `actions`), and a copy of the data changes by that only with `auto`.
+    `actions`), and in a copy of the data only with `auto`.
 
     The folder holds ``actions.csv`` and ``actions.parquet`` (one row per sample, most suspicious first; classes by name
     and by the data's number), ``review.txt``, ``relabel.txt``, ``keep.txt`` and ``drop.txt`` (ids, one per line:
     `read_ids`), and ``samples.parquet`` (with paths or images, for FiftyOne and Spotlight). In the CSV a text that
-    begins with ``= + - @ '``, a tab or a line break has ``'`` before it, because spreadsheets would calculate it.
+    begins with ``= + - @ '``, a tab or a line break is prefixed with ``'``, because spreadsheets would evaluate it.
 
     Args:
         run: The run folder that was scored, best with folds; in Python also a table.
         out: Folder to write; ``RUN/lists`` if not given.
         data: Where the data are, if they have moved or the run does not say.
-        by: How to rank the suspects; the best by measurement if not given; in Python a name from `RANKINGS`.
-        count: How many suspects; as many as labels are estimated to be wrong if neither this nor the share is given.
+        by: How to rank the suspects; the best one in our benchmark if not given; in Python a name from `RANKINGS`.
+        count: Number of suspects; the estimated number of wrong labels if neither this nor the share is given.
         share: Suspects as a share of the labeled samples.
-        decisions: What a person decided: ``actions.csv`` with its column ``action`` edited, or any table with ``id``,
+        decisions: A person's decisions: ``actions.csv`` with its column ``action`` edited, or any table with ``id``,
             ``action`` (``keep``, ``review``, ``relabel``, ``drop``) and, to relabel, a class in ``new_label``.
         auto: Relabel in `dataset` what is safe to relabel without a person; refused where nothing is.
         dataset: Also write a cleaned copy of the data, by `decisions` or `auto`: a folder for a folder with one folder
-            per class, an ``.npz`` for arrays, a file of the same format for features or probabilities. What is for
-            review stays as it is.
+            per class, an ``.npz`` for arrays, a file of the same format for features or probabilities. Samples for
+            review stay unchanged.
         overwrite: Replace earlier lists, and an earlier cleaned copy.
 
     Returns:
@@ -130,7 +130,7 @@ def clean(
         if auto and facts["automatic"].kind is not None:
             raise InputError(f"auto (--auto): {facts['automatic'].reason}")
         lists = Lists(table, ranked, *_classes(table, samples))
-        del ranked  # of a large run it holds much that the lists do not need
+        del ranked  # for a large run it holds much that the lists do not need
         if decisions is not None:
             _decide(lists, decisions, auto)
         places = None if samples is None else lists.places(samples)
@@ -159,15 +159,15 @@ def clean(
 
 
 class Lists:
-    """What is to be done with each sample, in the order of the lists; scores are read a part at a time.
+    """What to do with each sample, in the order of the lists; scores are read in parts.
 
     Attributes:
-        row: Row of the table; its length and more for the bad samples.
+        row: Row of the table; bad samples come after its last row.
         action: Number in `ACTIONS`.
         suggested: Class of the model; −1 for none.
         rank: 1 is the most suspicious; 0 for a bad sample.
-        names: Of the classes of the model.
-        numbers: Of the same classes in the data; null where the data lack one.
+        names: Class names of the model.
+        numbers: Numbers of these classes in the data; null where the data lack one.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Lists:
         self._reason = np.append(action, bad + len(REASONS))
         suggested = np.where(self._p.confident[order], self._p.pred[order].astype(np.int32), -1)
         suggested[ranked.suspects :] = -1
-        # A class that the data lack cannot be given to a sample, however confident the network is.
+        # A class that the data lack cannot be assigned, however confident the network is.
         lacking = np.append(self.numbers.is_null().to_numpy(zero_copy_only=False), False)[suggested]
         action[(action == _RELABEL) & lacking] = _REVIEW
         self.action = np.append(action, bad + ACTIONS.index("drop"))
@@ -193,12 +193,12 @@ class Lists:
 
     @cached_property
     def ids(self) -> pa.Array:
-        """Ids of the rows of the table and the bad samples behind them."""
+        """Ids of the rows of the table, followed by those of the bad samples."""
         parts = (*self.table.column("id").chunks, *self.table.bad["id"].chunks)
         return pa.chunked_array([part.cast(pa.string()) for part in parts], pa.string()).combine_chunks()
 
     def places(self, samples: Samples) -> np.ndarray:
-        """The index of each row among the samples of the data, −1 where they do not have it."""
+        """The index of each row in the data, −1 if it is not there."""
         found = samples.find(self.ids.take(pa.array(self.row)).to_pylist())
         return np.array([-1 if place is None else place for place in found], dtype=np.int64)
 
@@ -211,7 +211,7 @@ class Lists:
         return self._known(self._p.labels, part, self._p.labeled)
 
     def rows(self, part: Any) -> pa.Table:
-        """Some rows without their scores: classes by the data's number and by name, and why."""
+        """Some rows without their scores: classes by the data's number and by name, and the reason."""
         row, p = self.row[part], self._p
         known = np.full(len(self.table), not p.missing)
         classes = {"label": self.label_classes(part), "suggested": self.suggested_classes(part)}
@@ -242,7 +242,7 @@ class Lists:
         for start in range(0, max(len(index), 1), _ROWS):
             part = slice(rows.start + start, min(rows.start + start + _ROWS, rows.start + len(index)))
             piece, here = self.rows(part), np.arange(start, min(start + _ROWS, len(index)))
-            for name in names:  # copied: who keeps a piece must not keep them all
+            for name in names:  # copied: keeping one piece must not keep them all in memory
                 piece = piece.append_column(name, scores[name].take(pa.array(here)))
             yield part, piece
 
@@ -261,7 +261,7 @@ class Lists:
 
 
 def _open(table: SampleTable, data: Any, copied: bool) -> tuple[Samples | None, str | None]:
-    """The data of the run, or why they cannot be opened; a feature file, which the lists do not need, to be copied."""
+    """The data of the run, or why they cannot be opened; a feature file only if it is to be copied."""
     if data is None and not copied and "table" in table.meta.source:
         return None, None
     try:
@@ -315,9 +315,10 @@ def _first_suspects(lists: Lists) -> list[dict[str, Any]]:
 
 
 def _decide(lists: Lists, decisions: Any, auto: bool) -> None:
-    """Put a person's actions and labels in place of ours.
+    """Replace our actions and labels with a person's.
 
-    With `auto`, what the lists would relabel and the person does not mention stays so; otherwise it is for review.
+    With `auto`, samples that the lists would relabel and the person does not mention are relabeled; otherwise they are
+    for review.
     """
     table = read_by_id(decisions, "decisions", ("id", "action", *_NEW_LABEL))
     if "action" not in table.column_names:
@@ -360,7 +361,7 @@ def _decide(lists: Lists, decisions: Any, auto: bool) -> None:
 def classes_by_text(names: list[str], numbers: list[int | None]) -> tuple[dict[str, int], dict[str, int]]:
     """Classes by what may be written for them: the name, else the data's number, 3 or ``#3``.
 
-    Also the names that several classes share and that stand for none of them, with how many do.
+    Also the names that several classes share, which stand for none of them, and how many classes share each.
     """
     shared = {name: n for name, n in Counter(names).items() if n > 1}
     valid = {k: number for k, number in enumerate(numbers) if number is not None}
@@ -370,19 +371,19 @@ def classes_by_text(names: list[str], numbers: list[int | None]) -> tuple[dict[s
 
 
 def label_texts(table: SampleTable) -> dict[int, str]:
-    """What to write in a file of decisions for each class of the model; those that the data lack are missing."""
+    """What to write in a decisions file for each class of the model; classes that the data lack are missing."""
     names, numbers = _classes(table, None)
     return {k: text for text, k in classes_by_text(names, numbers)[0].items() if text}  # of several the name, the last
 
 
 def _meant(text: str, index: dict[str, int], guarded: bool) -> int | None:
-    """What a text stands for."""
+    """The class that a text stands for."""
     first, second = _readings(text, guarded)
     return index.get(first, index.get(second))
 
 
 def _readings(text: str, guarded: bool) -> tuple[str, str]:
-    """What a text may be: as it is, or, first in a CSV, without the apostrophe that guards it there."""
+    """The readings of a text: as it is, or, first in a CSV, without the guarding apostrophe."""
     plain = text[1:] if text.startswith("'") and re.match(_RISKY, text[1:]) else text
     return (plain, text) if guarded else (text, plain)
 
@@ -414,7 +415,7 @@ def _write(folder: Path, lists: Lists, samples: Samples | None, places: np.ndarr
 
 
 def _guarded(rows: pa.Table) -> pa.Table:
-    """The rows with an apostrophe before each text that a spreadsheet would calculate."""
+    """The rows with an apostrophe before each text that a spreadsheet would evaluate."""
     for name in [field.name for field in rows.schema if pa.types.is_string(field.type)]:
         risky = pc.match_substring_regex(rows[name], _RISKY)
         texts = pc.if_else(risky, pc.binary_join_element_wise("'", rows[name], ""), rows[name])
@@ -423,7 +424,7 @@ def _guarded(rows: pa.Table) -> pa.Table:
 
 
 def _line(id_: str) -> str:
-    """An id on one line: as it is, or as a JSON string where it would not come back from a line."""
+    """An id on one line: as it is, or as a JSON string if it could not be read back from a line."""
     plain = id_.strip() == id_ and len(id_.splitlines()) == 1 and not id_.startswith('"')
     return id_ if plain else json.dumps(id_)
 

@@ -1,4 +1,4 @@
-"""The rankings: each orders samples by how probably their label is wrong, registered in `RANKINGS`.
+"""The rankings: each orders samples by the probability that their label is wrong, registered in `RANKINGS`.
 
 To add one, write a function ``table → suspicion`` under ``@RANKINGS.register(...)``.
 """
@@ -37,7 +37,7 @@ _CLEANLAB = {"needs": ("probabilities",), "reference": f"cleanlab; {_CONFIDENT}"
 
 @dataclass(frozen=True)
 class Ranking:
-    """A way to order samples by how probably their label is wrong.
+    """A way to order samples by the probability that their label is wrong.
 
     Attributes:
         name: Its name in `RANKINGS` and on the command line.
@@ -75,7 +75,7 @@ def _angular_disagreement(table: SampleTable) -> np.ndarray:
     """How much nearer another class is than the label, as a share of the sum of the angles to all classes."""
     angle, avh = table["angle"], table["avh"]
     total = np.divide(angle, avh, out=np.full(len(table), np.nan), where=avh > 0)
-    # A feature on its class's axis (angle 0) does not give the sum; sums differ little between samples.
+    # A feature on its class's axis (angle 0) does not determine the sum; sums differ little between samples.
     usual = np.nanmedian(total) if np.isfinite(total).any() else 1.0
     return table["angular_margin"] / np.where(np.isfinite(total), total, usual)
 
@@ -135,7 +135,7 @@ RANKINGS.register("cleanlab_issues", **_CLEANLAB, summary=_summary)(_function)
 
 
 def check_ranking(table: SampleTable, by: str | None = None) -> Ranking:
-    """The ranking of that name (the default for None), if the table has what it needs."""
+    """The ranking of that name (the default for None), if the table has the columns it needs."""
     ranking = RANKINGS[DEFAULT if by is None else by]
     missing = [name for name in ranking.needs if name not in table]
     if missing == ["probabilities"]:
@@ -149,11 +149,11 @@ def check_ranking(table: SampleTable, by: str | None = None) -> Ranking:
 
 
 def to_datalab(table: SampleTable, by: str | None = None) -> Any:
-    """A ``cleanlab.Datalab`` that has looked for issues in the labels of a run.
+    """A ``cleanlab.Datalab`` after its search for label issues in a run.
 
     Its data are ``id``, ``label``, ``suspicion`` (by the ranking `by`) and the scores, so that
     ``lab.data.to_pandas().join(lab.get_issues("label"))`` shows cleanlab's judgment beside ours. Classes without
-    samples are left out, and the other probabilities scaled to one, because Datalab takes no others.
+    samples are left out, and the other probabilities rescaled to sum to one, as Datalab requires.
 
     Args:
         table: Scores of labeled samples of a run that keeps probabilities (up to 100 classes), best out of sample.

@@ -1,14 +1,14 @@
 """When may a label be changed without a person? Only where the run itself shows that the new labels are right.
 
-When a network that contradicts a label errs itself, the label is the true class and usually comes next among the
-classes that were *not* predicted; a label given by mistake ranks in their lower half as often as in the upper one. So
-the share of contradicted labels in the lower half gives the share of them that are wrong:
+When a network wrongly contradicts a label, the label is the true class and usually ranks high among the classes that
+were *not* predicted; a label given by mistake ranks in their lower half as often as in the upper one. So the share of
+contradicted labels in the lower half gives the share of them that are wrong:
 
     wrong = (lower − lower_net) / (1/2 − lower_net)
 
-``lower`` is counted where the network is confident, ``lower_net`` where it is not and its own errors prevail. Errors
-of people who confuse similar classes rank high, too, and are taken for the network's, so the estimate is too low for
-them, which is the safe side. Measured in ``docs/results/cleaning.md``.
+``lower`` is counted where the network is confident, ``lower_net`` where it is not and its own errors prevail. Labels of
+people who confuse similar classes also rank high and are taken for the network's errors, so the estimate is too low for
+them, which is conservative. Measured in ``docs/results/cleaning.md``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hardsight.printing import percent
 from hardsight.stats import share_interval
 
 SAFE = 0.8  # lower bound of the share of new labels that must be right
-LEAST_ACCURACY = 0.6  # a network that contradicts more labels than this leaves cannot tell its errors from theirs
-LARGEST_SHARE = 0.5  # of one class: more contradicted labels than these are another numbering, not errors
+LEAST_ACCURACY = 0.6  # a network that agrees with fewer labels than this cannot tell its errors from theirs
+LARGEST_SHARE = 0.5  # of one class: more contradicted labels than this mean another class numbering, not errors
 _THRESHOLDS = (0.7, 0.8, 0.9, 0.95, 0.99)
 _LEVEL = 1 - 0.05 / len(_THRESHOLDS)  # the intervals hold for all thresholds together
 _LEAST_CONFIDENT = 0.2  # of the contradicted labels, by their predictions: here the network's own errors prevail
@@ -33,7 +33,7 @@ _ROOM = 0.1  # how far the network's own errors must lie from chance for the two
 
 @dataclass(frozen=True)
 class Automatic:
-    """Which suspects may be relabeled without a person.
+    """Which suspects may be relabeled without review.
 
     Attributes:
         threshold: Those whose prediction has at least this probability; None if none may be.
@@ -60,7 +60,7 @@ def automatic(p: Probabilities, estimate: Noise | None) -> Automatic:
     prediction = p.prediction[p.contradicted].astype(np.float64)
     limit = np.quantile(prediction, _LEAST_CONFIDENT) if len(prediction) else 0.0
     doubtful = lower[prediction < limit]
-    # The network's own errors: the upper end, because the more of them rank low, the fewer labels are wrong.
+    # The network's own errors: the upper bound, because the more of them rank low, the fewer labels are wrong.
     net = share_interval(doubtful.sum(), len(doubtful), _LEVEL)[1] if len(doubtful) else 0.5
     for threshold in _THRESHOLDS if 0.5 - net >= _ROOM else ():
         contradicted = lower[prediction >= threshold]
@@ -73,13 +73,13 @@ def automatic(p: Probabilities, estimate: Noise | None) -> Automatic:
             return Automatic(threshold, precision, low)
     reason = (
         f"it cannot be shown that {percent(SAFE, 0)} of the new labels would be right: what the network contradicts "
-        "may be its own mistakes. Review the suspects, and give your decisions back with --decisions."
+        "may be its own mistakes. Review the suspects, and pass your decisions with --decisions."
     )
     return Automatic(kind="not shown", reason=reason)
 
 
 def _objection(p: Probabilities, estimate: Noise | None) -> tuple[str, str] | None:
-    """The gravest reason against changing any label without a person: its kind and a sentence."""
+    """The most serious reason against changing any label without review: its kind and a sentence."""
     if estimate is None or not p.exact:
         text = "the run keeps no probabilities of all classes (they are kept for up to 100), so nothing can be tested."
         return "probabilities", text
@@ -99,7 +99,7 @@ def _objection(p: Probabilities, estimate: Noise | None) -> tuple[str, str] | No
             "probably number their classes differently."
         )
     if not p.table.meta.out_of_sample:
-        return "in sample", "the run does not say that its samples were kept out of training; score with --folds."
+        return "in sample", "the run does not record that its samples were kept out of training; score with --folds."
     return None
 
 

@@ -37,24 +37,25 @@ def label_errors(
 ) -> SampleTable:
     """Every sample, the one with the most probably wrong label first.
 
-    Labels that the network contradicts come first, the others after them, both by suspicion. The suspects are the
-    first `count` contradicted ones. The suggested label of a suspect is its prediction, where its probability reaches
-    the mean confidence of the samples labeled so, or 0.9. A network at or near chance has no suspects.
+    Labels that the network contradicts come first, then all others, both by suspicion. The suspects are the first
+    `count` contradicted ones. The suggested label of a suspect is its prediction, where its probability reaches the
+    mean confidence of the samples labeled so, or 0.9. A network at or near chance has no suspects.
 
     Args:
         table: Scores of labeled samples, best out of sample; or the labels themselves, ``(N,)`` class indices.
         pred_probs: With labels, the predicted probabilities ``(N, C)``, best by cross-validation. Ids are then the
             positions: ``"0"``, ``"1"`` …
-        by: A name from `RANKINGS`; the best one by measurement if not given.
-        count: How many suspects; as many as `noise` estimates wrong labels if neither this nor `share` is given.
+        by: A name from `RANKINGS`; the best one in our benchmark if not given.
+        count: Number of suspects; the number of wrong labels that `noise` estimates if neither this nor `share` is
+            given.
         share: Suspects as a share of the labeled samples.
 
     Returns:
         Columns ``id, label, pred, suspicion, rank`` (1 is the most suspicious), ``suspect``, ``suggested`` (a class
         or null), ``p_label`` and ``p_pred`` (null where unknown). Ties are in the order of the ids; samples without a
         label come last. ``meta.label_errors`` has ``by``, ``suspects``, ``estimate`` (``count``, ``low``, ``high``;
-        None where it cannot be believed), ``automatic`` (see `actions`), ``chance`` (a sentence where the network is
-        at or near chance, else None) and ``notes`` (what speaks against believing the suspects).
+        None if it is not credible), ``automatic`` (see `actions`), ``chance`` (a sentence if the network is at or near
+        chance, else None) and ``notes`` (reasons to doubt the suspects).
 
     Examples:
         >>> columns = {"id": list("abcd"), "label": [0, 0, 1, 1], "pred": [0, 1, 1, 1], "max_logit": [0.0] * 4,
@@ -83,7 +84,7 @@ class RankedLabels(NamedTuple):
         suspicion: ``(N,)``, NaN where a sample has no label.
         order: Rows of the table, the most suspicious first.
         suspects: How many of them, the first, are suspects.
-        meta: Of the table, with ``label_errors``.
+        meta: The table's metadata, with ``label_errors``.
     """
 
     p: Probabilities
@@ -99,7 +100,7 @@ class RankedLabels(NamedTuple):
 
 
 def ranked_labels(table: SampleTable, by: str | None, count: int | None, share: float | None) -> RankedLabels:
-    """What `label_errors` and `actions` are made of; options are theirs."""
+    """The common part of `label_errors` and `actions`, with the same options."""
     p = Probabilities(table)
     ranking = check_ranking(table, by)
     suspicion = np.where(p.labeled, np.asarray(ranking.function(table), dtype=np.float64), np.nan)
@@ -110,14 +111,14 @@ def ranked_labels(table: SampleTable, by: str | None, count: int | None, share: 
         Range(0, 1).check(share, "share")
         count = round(share * labeled)
     elif count is None:
-        count = round(noise(p).count if estimate is None else estimate.count)  # the former says what is missing
+        count = round(noise(p).count if estimate is None else estimate.count)  # the former names what is missing
     Range(0).check(count, "count")
     chance = chance_agreement(p.labels, p.pred)
     contradicted = p.contradicted & np.isfinite(suspicion)
     suspects = 0 if chance.near else min(count, int(contradicted.sum()))
     order = _order(table, contradicted, suspicion)
     gate = automatic(p, estimate)
-    del p.other, p.label_rank  # of a large run they are large, too
+    del p.other, p.label_rank  # for a large run these are large, too
     facts: dict[str, Any] = {"by": ranking.name, "suspects": suspects, "automatic": gate, "estimate": None}
     if estimate is not None and gate.kind not in ("chance", "implausible"):
         low, high = estimate.low * labeled, estimate.high * labeled
@@ -144,7 +145,7 @@ def _order(table: SampleTable, contradicted: np.ndarray, suspicion: np.ndarray) 
 
 
 def _columns(ranked: RankedLabels, order: np.ndarray) -> Rows:
-    """The columns of `label_errors` in an order of the rows whose first are the suspects."""
+    """The columns of `label_errors` in an order of rows that begins with the suspects."""
     p, n = ranked.p, len(order)
     rows = p.table.select_rows(order, ["id"])
     labeled, suspect = p.labeled[order], np.arange(n) < ranked.suspects
@@ -199,7 +200,7 @@ def actions(
 
 
 def ordered_actions(ranked: RankedLabels) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in the order of what to do with them, and the number of each one's action in `ACTIONS`."""
+    """Rows in the order of their actions, and the number of each action in `ACTIONS`."""
     first, rest = np.split(ranked.order, [ranked.suspects])
     relabel = ranked.p.confident[first] & (ranked.p.prediction[first].astype(np.float64) >= ranked.threshold)
     counts = int(relabel.sum()), int((~relabel).sum()), len(rest)

@@ -1,4 +1,4 @@
-"""Does the model find hard what people find hard, and which score says it best?"""
+"""Does the model find the same samples hard as people, and which score agrees with them best?"""
 
 from hardsight.people.alignment import Alignment, align, align_run
 from hardsight.people.ceiling import Ceiling, ceiling

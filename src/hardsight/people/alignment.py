@@ -1,4 +1,4 @@
-"""`align`: correlations of scores with human selection frequency; `align_run`: all that is computed for a run."""
+"""`align`: correlations of scores with human selection frequency; `align_run`: everything computed for a run."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Alignment(Result):
-    """How scores agree with people. `hardsight align` computes one per run, stores it in the run and prints it.
+    """How well scores agree with people. `hardsight align` computes one per run, stores it in the run and prints it.
 
     Attributes:
-        people: One row per sample that people were asked about: ``id``, ``hsf``; where answers are known ``answers``
-            (how many), ``entropy`` (of the votes, nats) and ``majority`` (the class most chose, −1 where tied).
+        people: One row per sample that people were asked about: ``id``, ``hsf``; if answers are known, ``answers`` (how
+            many), ``entropy`` (of the votes, nats) and ``majority`` (the class that most chose, −1 if tied).
         rows: One row per score, coefficient and bin (``"all"`` first): ``score``, ``coefficient``, ``bin``, ``n``,
             ``value`` with its 95% interval ``low`` to ``high``, ``ties`` and ``score_ties`` (share of the pairs of
             samples that people, or the score, find equal), ``direction`` (the sign that the correlation should have:
@@ -58,7 +58,7 @@ class Alignment(Result):
         other: For how many samples most people chose another class than the label; None if unknown.
         leaderboard: What `leaderboard` returns. This and the following are computed by `align_run` only.
         differences: One score against others, by coefficient.
-        hypotheses: The AVH paper's.
+        hypotheses: The hypotheses of the AVH paper.
     """
 
     people: pa.Table
@@ -94,7 +94,7 @@ class Alignment(Result):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """All that is in no table, as plain values; ``words`` is the first note."""
+        """Everything that is in no table, as plain values; ``words`` is the first note."""
         names = ("model", "source", "samples", "epoch", "merged", "other", "made")
         parts = {name: [asdict(entry) for entry in getattr(self, name)] for name in ("ceilings", "hypotheses")}
         notes = {"words": self.notes[0], "notes": self.notes[1:], "coefficient": RANKED_BY}
@@ -132,7 +132,7 @@ class Alignment(Result):
         tables and the notes.
         """
         board = self.leaderboard.to_pylist()
-        # Wherever AVH is compared with anything, the bare angle stands beside it.
+        # Wherever AVH is compared with anything, the plain angle is shown beside it.
         compared = {"angle", *(name for test in self.differences for name in test[:2])}
         shown = [row for at, row in enumerate(board) if at < most or row["score"] in compared]
         title = "agreement (1 is the most)"
@@ -177,12 +177,12 @@ def align(
     Args:
         table: A table, a run folder, or a mapping of columns with ``id`` and, where people's answers are counts by
             class, ``label``.
-        human: What people said: anything that `hardsight.people.as_human` takes.
+        human: Human answers: anything that `hardsight.people.as_human` takes.
         scores: Columns; all whose direction is known from their name if None.
-        edges: Of the bins of human frequency, half open but for the last.
+        edges: Bin edges of human frequency; bins are half open except the last.
         norm: ``"class"`` scales norms from 0 to 1 within each class, as the AVH paper does, in a column
-            ``norm_within_class`` in place of ``norm``; ``"global"`` takes them as they are.
-        coefficients: Of ``spearman``, ``pearson``, ``kendall`` (τ-b).
+            ``norm_within_class`` in place of ``norm``; ``"global"`` leaves them unchanged.
+        coefficients: Any of ``spearman``, ``pearson``, ``kendall`` (τ-b).
 
     Examples:
         >>> columns = {"id": ["a", "b", "c", "d"], "avh": [0.1, 0.2, 0.3, 0.4], "confidence": [0.9, 0.5, 0.6, 0.1]}
@@ -208,7 +208,7 @@ def _aligned(
     edges: Sequence[float] = FREQUENCY_EDGES,
     coefficients: Sequence[str] = tuple(COEFFICIENTS),
 ) -> Alignment:
-    """The alignment of a table with people; `asked` are the samples of it that they were asked about."""
+    """The alignment of a table with people; `asked` holds its samples that people were asked about."""
     people, hsf = paired.people, asked.people.hsf
     inside = {ALL: np.ones(len(hsf), dtype=bool), **bin_members(hsf, edges)}
     notes, rows = [people.overlap], []
@@ -226,7 +226,7 @@ def _aligned(
     if people.counts is not None and people.answers is not None:
         try:
             ceilings = ceiling(people.counts, people.columns, coefficients, asked=people.answers)
-        except InputError as error:  # too few answers to know it, which takes nothing from the rows
+        except InputError as error:  # too few answers to estimate it; the rows are still valid
             notes.append(f"There is no ceiling: {error}")
     names = [name for name in ("hsf", "answers", "entropy", "majority") if getattr(people, name) is not None]
     columns = {name: getattr(asked.people, name) for name in names}
@@ -266,21 +266,20 @@ def _rows(
 def align_run(
     run: str | Path, human: Any, *, compare: Sequence[str] | None = None, merge: str | Path | None = None
 ) -> Alignment:
-    """All of a run beside people, as `hardsight align` computes it; answers are matched with samples once.
+    """Everything that `hardsight align` computes for a run; answers are matched with samples once.
 
     Args:
         run: A run folder that was scored, or recorded while it trained: its last epoch, and means over the epochs.
         human: Anything that `as_human` takes.
-        compare: Scores to test against one another, the first against each of the others; AVH and confidence where the
-            run has both, if None.
-        merge: What `coarser` takes: people's answers are counted on the coarse classes.
+        compare: Scores to test, the first against each of the others; if None, AVH and confidence if the run has both.
+        merge: What `coarser` takes: human answers are counted per coarse class.
     """
     check_run(run)
     table = candidates(run)
     compared, classes = _compared(table, compare), table.meta.class_names or None
     answers = read_human(human, classes=classes) if isinstance(human, (str, Path)) else as_human(human)
     paired = Paired.of(table, answers if merge is None else coarser(answers, merge))
-    # What is scaled within classes is so by all samples; what follows is about those that people were asked about.
+    # Scaling within classes uses all samples; everything below uses those that people were asked about.
     within = paired.with_norm_within_class()
     asked = within.answered()
     result = _aligned(within, asked, within.names())
@@ -293,7 +292,7 @@ def align_run(
     except InputError as error:
         if compare is not None:
             raise
-        notes = [*notes, f"AVH and confidence were not compared: {error}"]  # which nobody asked for
+        notes = [*notes, f"AVH and confidence were not compared: {error}"]  # the comparison was not requested
     return replace(
         result,
         notes=notes,
@@ -329,5 +328,5 @@ def _compared(table: SampleTable, compare: Sequence[str] | None) -> Sequence[str
     if lost := [name for name in compare if name not in names]:
         raise InputError(f"compare must name scores of the run ({', '.join(names)}), got {printable(lost[0])!r}.")
     if len(set(compare)) < 2:
-        raise InputError(f"compare must name two scores or more, got {', '.join(compare) or 'none'}.")
+        raise InputError(f"compare must name two or more scores, got {', '.join(compare) or 'none'}.")
     return list(dict.fromkeys(compare))

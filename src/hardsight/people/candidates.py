@@ -1,7 +1,7 @@
-"""The columns that may agree with people: registered scores, what is derived from them, and both paired with answers.
+"""The columns that may agree with people: registered scores and columns derived from them, paired with answers.
 
-A name is that of a registered score or of `DERIVED`, followed by what was done with it (`TREATMENTS`): ``avh_epochs``
-is AVH averaged over the epochs, ``margin_epochs_ensemble`` the mean of these over networks. No column uses answers.
+A name is that of a registered score or of `DERIVED`, followed by its treatments (`TREATMENTS`): ``avh_epochs`` is AVH
+averaged over the epochs, ``margin_epochs_ensemble`` the mean of these over networks. No column uses answers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hardsight.table import SampleTable
 from hardsight.tablefiles import class_numbers, floats
 
 FEWEST = 4  # samples of a correlation
-FEWEST_OF_INTERVAL = 10  # below, intervals do not hold, nor do tests
+FEWEST_OF_INTERVAL = 10  # with fewer, neither intervals nor tests are valid
 
 Table: TypeAlias = SampleTable | Mapping[str, Any] | str | Path
 Kind = Literal["score", "epoch mean", "ensemble", "uncertainty", "derived"]
@@ -62,7 +62,7 @@ class Facts(NamedTuple):
 
 
 def facts(name: str) -> Facts | None:
-    """What the name of a column says; None for a column that is no candidate.
+    """The kind and direction that a column's name implies; None for a column that is not a candidate.
 
     Examples:
         >>> facts("avh_epochs")
@@ -81,8 +81,8 @@ def facts(name: str) -> Facts | None:
 def candidates(run: str | Path) -> SampleTable:
     """A run's table with every column that can be derived from what the run keeps.
 
-    ``avh_within_class``; of a recorded run `epoch_means`; ``temperature_confidence`` where probabilities were kept, and
-    ``total``, ``aleatoric`` and ``epistemic`` uncertainty where there are several networks.
+    ``avh_within_class``; for a recorded run `epoch_means`; ``temperature_confidence`` if probabilities were kept, and
+    ``total``, ``aleatoric`` and ``epistemic`` uncertainty if there are several networks.
 
     Args:
         run: The run folder; its samples must have labels.
@@ -117,7 +117,7 @@ def epoch_means(dynamics: Dynamics, ids: Any) -> dict[str, np.ndarray]:
 
 
 def _probabilities(run: str | Path, table: SampleTable) -> np.ndarray | None:
-    """``(networks, N, C)`` in the order of the table; None where some sample of it has none."""
+    """``(networks, N, C)`` in the order of the table; None if any of its samples has none."""
     vectors = read_run(run, kinds=("vectors",))[0].get("vectors")
     if vectors is None or "probabilities" not in vectors.column_names or table.column("label").null_count:
         return None
@@ -132,7 +132,7 @@ def _probabilities(run: str | Path, table: SampleTable) -> np.ndarray | None:
 
 
 def _stored_confidence(table: SampleTable) -> dict[str, np.ndarray]:
-    """``temperature_confidence`` of the one network of a large run, some samples at a time."""
+    """``temperature_confidence`` of the single network of a large run, computed in batches."""
     if table.column("label").null_count or not has_probabilities(table):
         return {}
     labels = table["label"].astype(np.int64)
@@ -180,7 +180,7 @@ class Paired(NamedTuple):
 
     @classmethod
     def of(cls, table: Table, human: Any) -> Paired:
-        """Match answers with a table; answers that are `Matched` already stay as they are."""
+        """Match answers with a table; answers that are already `Matched` are returned unchanged."""
         if isinstance(table, (str, Path)):
             table = SampleTable.load(table)
         elif not isinstance(table, SampleTable):
@@ -199,7 +199,7 @@ class Paired(NamedTuple):
         return cls(table, human)
 
     def answered(self) -> Paired:
-        """Only the samples that people were asked about, which may be few of many."""
+        """Only the samples that people were asked about, which may be a small part."""
         asked = np.isfinite(self.people.hsf)
         return self if asked.all() else Paired(self.table[asked], self.people.at(np.flatnonzero(asked)))
 
@@ -210,14 +210,14 @@ class Paired(NamedTuple):
         return self._replace(table=self.table.with_norm_within_class())
 
     def names(self, directions: Mapping[str, int] | None = None) -> list[str]:
-        """Columns of which it is known which way they go; at least one."""
+        """Columns whose direction is known; at least one."""
         names = [name for name in self.table.columns if facts(name) is not None or name in (directions or ())]
         if not names:
             raise InputError(f"table must hold a score, got {', '.join(map(printable, self.table.columns))}.")
         return names
 
     def turned(self, names: Sequence[str], directions: Mapping[str, int] | None = None) -> np.ndarray:
-        """Scores ``(S, N)`` as float64, turned so that more people should choose the label of a larger value."""
+        """Scores ``(S, N)`` as float64, signed so that for a larger value more people should choose the label."""
         values = np.empty((len(names), len(self.table)))
         for name, row in zip(names, values, strict=True):
             row[:] = self.score(name, directions)
@@ -240,7 +240,7 @@ class Paired(NamedTuple):
         return direction * floats(values)
 
     def in_common(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Turned scores ``(S, N)`` and human frequency ``(N,)``, of the samples that have all of them."""
+        """Signed scores ``(S, N)`` and human frequency ``(N,)`` of the samples that have all of them."""
         asked = np.isfinite(self.people.hsf)
         hsf, values = selected(self.people.hsf, asked), np.empty((len(names), int(asked.sum())))
         for name, row in zip(names, values, strict=True):
@@ -252,12 +252,12 @@ class Paired(NamedTuple):
 
 
 def selected(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The values where a mask is true, without a copy where that is everywhere."""
+    """The values where a mask is true, without a copy if it is true everywhere."""
     return values if mask.all() else values[mask]
 
 
 def check_varies(name: str, values: np.ndarray) -> None:
-    """Something can correlate with these values only if there are enough and they differ."""
+    """Refuse values that nothing can correlate with: too few, or constant."""
     if len(values) < FEWEST or not np.ptp(values):
         what = f"differ between samples, got {abs(values[0]):g} for all {len(values):,}" if len(values) else "be there"
         what = f"have finite numbers for {FEWEST} samples or more, got {len(values)}" if len(values) < FEWEST else what

@@ -1,4 +1,4 @@
-"""How well a perfect predictor of the people could agree with what a sample of them said."""
+"""How well a perfect predictor of people could agree with the answers of a sample of them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from hardsight.stats import LEVEL
 
 _SCIPY = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}
 _STEP = 0.1  # of the grid of true frequencies, in logits
-_UNSEEN = 0.05  # dissenting answers expected per image: with fewer, frequencies near 0 or 1 are taken to be equal
+_UNSEEN = 0.05  # dissenting answers expected per image: with fewer, frequencies near 0 or 1 count as equal
 _ROUNDS = 500  # of EM; from 300 on, the ceilings of CIFAR-10H stay the same to 0.003
 _FEWEST = 4  # samples
-_FEW_PEOPLE = 10  # per sample: below, many truths agree with the counts
+_FEW_PEOPLE = 10  # per sample: with fewer, many true distributions fit the counts
 _ENDS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What a perfect predictor of the people could reach in one coefficient.
+    """What a perfect predictor of people could reach in one coefficient.
 
     Attributes:
         ceiling: Correlation of true with observed frequencies, mean over simulated worlds.
         low: End of the interval that holds 95% of the worlds, each with as many samples and answers as were observed.
         high: Its other end.
         split_half: Correlation of the frequencies of two random halves of the people, of equal size, mean over splits.
-        spearman_brown: The reliability of all people that follows from it, ``m r / (1 + (m − 1) r)``, where m is the
-            ratio of all people to a half: 2, or a little more. 0 where halves do not agree at all.
-        fit: ``"good"`` if simulated people, split in halves too, agree with one another as the observed ones do;
-            ``"ambiguous"`` if so, but so few people would fit other truths as well; ``"poor"`` if not: then the ceiling
-            is not to be relied on.
+        spearman_brown: The resulting reliability of all people, ``m r / (1 + (m − 1) r)``, where m is the ratio of all
+            people to a half: 2, or a little more. 0 if the halves do not agree at all.
+        fit: ``"good"`` if simulated people, also split in halves, agree with one another as the observed ones do;
+            ``"ambiguous"`` if they do, but there are so few answers that other true distributions fit as well;
+            ``"poor"`` if not: then do not rely on the ceiling.
     """
 
     coefficient: str = ""
@@ -49,7 +49,7 @@ class Ceiling:
 
     @property
     def root(self) -> float:
-        """The ceiling if errors were alike for all samples, √Spearman–Brown; with many ties at 1 it is too high."""
+        """The ceiling if errors were the same for all samples, √Spearman–Brown; with many ties at 1 it is too high."""
         return float(np.sqrt(self.spearman_brown))
 
 
@@ -62,20 +62,20 @@ def ceiling(
     asked: Any = None,
     worlds: int = 100,
 ) -> list[Ceiling]:
-    """What the best possible score could reach: one that knows how likely a person is to choose the label.
+    """The agreement that the best possible score could reach, one that knows how likely people are to choose the label.
 
     Frequencies are shares of some tens of people, so even the true ones do not correlate perfectly with them. The
     distribution of the true ones is fitted to the counts without assuming a form (a binomial mixture on a grid of
-    logits, by EM); then samples and people are drawn from it, as many as there were. Whether samples that all people
-    agree on differ at all, answers cannot tell: the fit lets them differ a little.
+    logits, by EM); then as many samples and people are drawn from it as were observed. Answers cannot tell whether
+    samples that all people agree on differ at all: the fit lets them differ a little.
 
     Args:
         counts: Answers by class ``(N, C)``, as in `hardsight.people.Matched`.
         labels: The column of each sample's label; negative: unknown.
         coefficients: Which of ``spearman``, ``pearson``, ``kendall``.
-        seed: Of the simulation.
-        asked: People asked per sample, where some chose nothing; the sum of the counts if not given.
-        worlds: How many are simulated.
+        seed: Random seed of the simulation.
+        asked: People asked per sample, if some chose nothing; the sum of the counts if not given.
+        worlds: Number of simulated worlds.
 
     Examples:
         >>> draw = np.random.default_rng(0)
@@ -112,7 +112,7 @@ def ceiling(
 
 
 def _votes(counts: np.ndarray, labels: np.ndarray, asked: Any) -> tuple[np.ndarray, np.ndarray]:
-    """How many chose the label, of how many, for the samples that were shown to anybody."""
+    """How many people chose the label, and how many were asked, for each sample that was shown to anybody."""
     fits = counts.ndim == 2 and labels.shape == counts.shape[:1] and labels.dtype.kind in "iu"
     if not fits or labels.max(initial=-1) >= counts.shape[1]:
         raise InputError(
@@ -138,8 +138,8 @@ def _fitted(
 ) -> tuple[np.ndarray, np.ndarray]:
     """True frequencies as logits ``(G,)``, and the share of samples at each ``(G, worlds)``.
 
-    Each world is fitted to samples drawn again from the observed ones: so the interval over worlds also covers what is
-    unknown about the truth.
+    Each world is fitted to a resample of the observed samples, so the interval over worlds also covers the uncertainty
+    of the fit.
     """
     end = special.logit(1 - _UNSEEN / max(float(np.median(people)), 1.0))
     inside = np.arange(_STEP / 2, end, _STEP)
@@ -156,7 +156,7 @@ def _fitted(
 def _between_halves(
     votes: np.ndarray, people: np.ndarray, coefficients: Sequence[str], draw: np.random.Generator
 ) -> list[float]:
-    """Correlations of the frequencies of two random halves of the people; of an odd number one is left out."""
+    """Correlations of the frequencies of two random halves of the people; with an odd number, one is left out."""
     votes, people = votes[people > 1], people[people > 1]
     size = people // 2
     first = draw.hypergeometric(votes, people - votes, size)
@@ -165,5 +165,5 @@ def _between_halves(
 
 
 def _correlation(name: str, x: np.ndarray, y: np.ndarray) -> float:
-    """NaN where there is none, as in a world where everybody agrees."""
+    """NaN if it is undefined, as in a world where everybody agrees."""
     return float(_SCIPY[name](x, y).statistic) if np.ptp(x) > 0 and np.ptp(y) > 0 else np.nan

@@ -1,6 +1,6 @@
 """Does one score agree with people better than another, on these samples and over networks?
 
-Two scores are measured on the same samples, so what counts is how their difference varies, not how each of them does.
+Two scores are measured on the same samples, so what counts is how their difference varies, not how each one varies.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Test = Literal["bootstrap", "jackknife", "steiger", "meng", "fisher"]
 
-# What each test assumes, and how often it rejects a true null where scores are saturated and people tie.
+# What each test assumes, and how often it rejects a true null hypothesis if scores saturate and people tie.
 TESTS: dict[str, str] = {
     "bootstrap": "paired bootstrap",
     "jackknife": "paired jackknife",
@@ -49,7 +49,7 @@ class Difference(NamedTuple):
             it should have.
         low: End of the 95% interval of the difference; None for closed forms, which have none.
         high: Its other end.
-        p: Of there being no difference; where `sided` is 1, of the first not being better.
+        p: p-value for no difference; if `sided` is 1, for the first not being better.
         statistic: The difference over its standard error, on the scale of the test.
         n: Samples that have both scores and human answers.
     """
@@ -68,7 +68,7 @@ class Difference(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is shown at 5%, by ten samples or more."""
+        """Whether the difference is significant at 5%, with ten samples or more."""
         return self.p <= 1 - LEVEL and self.n >= FEWEST_OF_INTERVAL
 
     @property
@@ -108,15 +108,15 @@ def compare_scores(
     Args:
         table: As for `align`.
         first: A score.
-        second: Another one.
+        second: Another score.
         human: As for `align`.
         coefficient: ``"spearman"``, ``"pearson"`` or ``"kendall"``.
         test: ``"bootstrap"`` (percentiles of paired resamples), ``"jackknife"`` (the influence of each sample),
             ``"steiger"`` and ``"meng"`` (Pearson only, for normal data), or ``"fisher"`` (the AVH paper's, as if the
-            scores came from different samples). The last three are there to compare with what others report. Without
-            it the bootstrap, or above a million samples, where it takes hours and says the same, the jackknife.
-        resamples: Of the bootstrap; its p is never below 2 / (resamples + 1).
-        seed: Of the bootstrap.
+            scores came from different samples). The last three serve to compare with published results. If not given,
+            the bootstrap; above a million samples, where it takes hours and gives the same result, the jackknife.
+        resamples: Resamples of the bootstrap; its p is never below 2 / (resamples + 1).
+        seed: Random seed of the bootstrap.
         sided: 2, or 1 to ask only whether the first is better.
 
     Examples:
@@ -145,11 +145,12 @@ def compare_all(
 ) -> pa.Table:
     """Test one score against every other on the samples that have all of them, with Holm's correction.
 
-    Without `scores` these are all whose direction is known from their name; constant ones are left out. Other options
-    are those of `compare_scores`. With m scores the smallest corrected p of the bootstrap is 2 m / (resamples + 1).
+    If `scores` is not given, these are all scores whose direction is known from their name, except constant ones. Other
+    options are those of `compare_scores`. With m scores the smallest corrected p of the bootstrap is 2 m / (resamples +
+    1).
 
     Returns:
-        One row per score: the fields of `Difference`, `against` being the first, and ``p_holm``.
+        One row per score: the fields of `Difference`, with `against` as the first, and ``p_holm``.
     """
     paired = Paired.of(table, human)
     names = [name for name in scores or paired.names() if name != against]
@@ -205,7 +206,7 @@ def _percentiles(drawn: np.ndarray, difference: float, sided: int) -> tuple[floa
     """Interval by percentiles of the resamples, and the p at which it would just reach 0."""
     drawn = np.where(np.abs(drawn) <= ROUNDING, 0.0, drawn)[np.isfinite(drawn)]
     low, high = np.quantile(drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
-    # One resample more, for the observed one: none of so many is not never.
+    # One more, for the observed sample: p is never 0.
     below, above = ((side.sum() + 1) / (len(drawn) + 1) for side in (drawn <= 0, drawn >= 0))
     p = below if sided == 1 else min(2 * min(below, above), 1.0)
     return low, high, float(p), _over(difference, float(drawn.std(ddof=1)))
@@ -218,9 +219,9 @@ def _over(difference: float, error: float) -> float:
 
 
 class OverNets(NamedTuple):
-    """A number over networks: its mean, Student's 95% interval and the two-sided p of its being 0 (None if unknown).
+    """A number over networks: its mean, Student's 95% interval and the two-sided p for a mean of 0 (None if unknown).
 
-    `above` counts the architectures (where there is only one, the seeds) with a number above 0.
+    `above` counts the architectures (if there is only one, the seeds) with a number above 0.
     """
 
     mean: float
@@ -246,9 +247,10 @@ class OverNets(NamedTuple):
 def over_nets(values: Sequence[float], architectures: Sequence[str] | None = None) -> OverNets:
     """A number per network, such as a difference of agreements, as a statement about networks.
 
-    An interval over images says what other images would show about the same network. Whether other networks show it,
-    only networks can say. Seeds of one architecture are not independent networks: they are averaged first, and
-    architectures are the units; where there is only one, its seeds are, and the statement is about it alone.
+    An interval over images says what other images would show about the same network. Whether other networks show it
+    takes several networks to say. Seeds of one architecture are not independent networks: they are averaged first, and
+    architectures are the units. If there is only one architecture, its seeds are the units, and the statement is about
+    it alone.
 
     All values must be on the same samples. Without `architectures`, one for each value, they all differ.
 
@@ -269,14 +271,14 @@ def over_nets(values: Sequence[float], architectures: Sequence[str] | None = Non
 
 
 def compare_runs(alignments: Mapping[Path, Alignment]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The tests that all runs share, over networks and not only over these images: as rows, and as lines to print."""
+    """The tests that all runs share, over networks, not over these images alone: as rows, and as lines to print."""
     ids = {run: texts(result.people["id"]) for run, result in alignments.items()}
     first = next(iter(ids))
     same = {run: len(ids[run]) == len(ids[first]) and (places_among(ids[run], ids[first]) >= 0).all() for run in ids}
     if other := [run for run in ids if not same[run]]:
         names = f"those of {printable(other[0])} are not those of {printable(first)}"
         return [], [f"note: no test over networks: they must be compared on the same samples, and {names}."]
-    # A recorder may not know what it records: then each run counts as a network of its own.
+    # A recorder may not know the architecture: then each run counts as one of its own.
     names = {run: None if result.model == UNNAMED else result.model for run, result in alignments.items()}
     models = [name or str(run) for run, name in names.items()]
     differences = [{row[:3]: row.difference for row in result.differences} for result in alignments.values()]

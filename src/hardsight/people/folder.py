@@ -2,7 +2,7 @@
 
 ::
 
-    people.parquet        (id)                  hsf, answers, entropy, majority: what people said
+    people.parquet        (id)                  hsf, answers, entropy, majority: human answers
     rows.parquet          (score, coefficient, bin)  correlations with intervals
     leaderboard.parquet   (score)               which score agrees best
     differences.parquet   (first, second, coefficient)  tests of one score against others
@@ -32,7 +32,7 @@ _TESTS = pa.schema(
     + [(name, pa.float64()) for name in ("difference", "low", "high", "p", "statistic")]
     + [("n", pa.int64()), ("sided", pa.int64())]
 )
-# What is needed of each table, and what may be missing in it.
+# The columns that each table needs, and those that may be missing.
 _NEEDED = {
     "people": ("id", "hsf"),
     "rows": ("score", "coefficient", "bin", "n", "value", "low", "high", "agreement"),
@@ -52,19 +52,19 @@ class _Summary(TypedDict):
     other: NotRequired[int | None]
     model: NotRequired[str | None]
     merged: NotRequired[str | None]
-    coefficient: str  # that the leaderboard is ranked by
+    coefficient: str  # the leaderboard is ranked by it
     ceilings: list[Ceiling]
     hypotheses: list[Outcome]
     made: NotRequired[dict[str, Any]]
 
 
 def write_alignment(run: str | Path, result: Alignment) -> Path:
-    """Write ``RUN/alignment/``, whole or not at all; an earlier one is replaced. Returns the folder."""
+    """Write ``RUN/alignment/`` atomically; an earlier one is replaced. Returns the folder."""
     folder = as_path(run) / runs.ALIGNMENT
     tests = pa.Table.from_pylist([test._asdict() for test in result.differences], schema=_TESTS)
     runs.check_replaceable(folder / runs.SUMMARY, runs.is_alignment)
     with runs.disk_errors(folder):
-        (folder / runs.SUMMARY).unlink(missing_ok=True)  # until it is back there is none, rather than half of two
+        (folder / runs.SUMMARY).unlink(missing_ok=True)  # until it is written there is none, rather than a mix of two
         for name in _NEEDED:
             table = tests if name == "differences" else getattr(result, name)
             runs.write_whole(folder / f"{name}.parquet", partial(pq.write_table, table))
@@ -73,7 +73,7 @@ def write_alignment(run: str | Path, result: Alignment) -> Path:
 
 
 def read_alignment(run: str | Path) -> Alignment | None:
-    """What `write_alignment` wrote into a run; None where there is none, or one that was never finished."""
+    """What `write_alignment` wrote into a run; None if there is none, or an unfinished one."""
     folder = as_path(run) / runs.ALIGNMENT
     if not (folder / runs.SUMMARY).is_file():
         return None

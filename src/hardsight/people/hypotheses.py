@@ -28,9 +28,9 @@ class Outcome:
 
     Attributes:
         paper: What the paper found: "holds" or "not shown".
-        verdict: "holds" or "does not hold" where all three coefficients say so, else "not decided".
+        verdict: "holds" or "does not hold" if all three coefficients say so, else "not decided".
         numbers: For each coefficient the agreement, or the difference of two, as ``value`` with ``low`` and ``high``
-            (95% interval), and its own ``verdict``; empty where there are none, for the `reason` given.
+            (95% interval), and its own ``verdict``; empty if there are none, for the given `reason`.
     """
 
     name: str = ""
@@ -50,7 +50,7 @@ class Outcome:
         return f"{self.claim} {'; '.join(parts) or f'Not decided: {self.reason}'}. The paper: {self.paper}."
 
 
-_SMALL = 0.05  # a correlation whose whole interval lies this close to 0 is none
+_SMALL = 0.05  # a correlation whose whole interval lies this close to 0 counts as none
 _CORRELATES = "{} has a correlation with human selection frequency."
 _STRONGER = "AVH has a stronger correlation with human selection frequency than confidence."
 # The scores of each hypothesis, its claim, and what the paper found.
@@ -67,16 +67,16 @@ def hypotheses(
 ) -> list[Outcome]:
     """The AVH paper's Hypotheses 1 to 4, each by all three coefficients.
 
-    That a score correlates with people (1, 2 and 4) holds where the interval of its agreement lies above 0; it does not
-    hold where the interval lies below 0, or within ±0.05. That AVH agrees better than confidence (3) holds where the
-    paired difference is above 0 with p < 0.05, and does not hold where it is below. Nothing is decided by fewer than
-    ten samples, or by a constant score.
+    That a score correlates with people (1, 2 and 4) holds if the interval of its agreement lies above 0; it does not
+    hold if the interval lies below 0, or within ±0.05. That AVH agrees better than confidence (3) holds if the paired
+    difference is above 0 with p < 0.05, and does not hold if it is below. Fewer than ten samples, or a constant score,
+    decide nothing.
 
     Args:
-        table: As for `align`. Hypotheses whose scores it lacks are left out; the fourth needs labels.
+        table: As for `align`. Hypotheses whose scores it lacks are skipped; the fourth needs labels.
         human: As for `align`.
-        tests: Of AVH against confidence, where `compare_scores` has made them already; others are passed over.
-        resamples: Of the paired bootstrap of Hypothesis 3, with its `seed`.
+        tests: Tests of AVH against confidence that `compare_scores` has already computed; others are ignored.
+        resamples: Resamples of the paired bootstrap of Hypothesis 3, with its `seed`.
 
     Examples:
         >>> columns = {"id": [str(k) for k in range(40)], "avh": [k / 100 for k in range(40)]}

@@ -32,27 +32,27 @@ def leaderboard(
     coefficient: str = "spearman",
     scores: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Every score by how well it agrees with people, all on the same samples.
+    """Rank scores by how well they agree with people, all on the same samples.
 
-    An agreement is a correlation with human selection frequency times the sign that it should have, so that more is
+    An agreement is a correlation with human selection frequency times the sign that it should have, so larger is
     better. Intervals and differences come from the influence of each sample: they are paired, and hold with ties and
-    saturated scores. The best was selected on these very samples, which flatters it.
+    saturated scores. The best was selected on these same samples, which flatters it.
 
     Args:
-        columns: A run folder (all its `candidates`), a table, or a mapping name → ``(N,)`` numbers. A sample that some
-            column has no finite number for counts for none of them; a column without any, or a constant one, is listed
-            without a rank.
-        human: As for `align`; for a mapping without ids the share of people who chose the label, ``(N,)``.
+        columns: A run folder (all its `candidates`), a table, or a mapping name → ``(N,)`` numbers. A sample that
+            lacks a finite number in any column is left out for all; a column without any finite number, or a constant
+            one, is listed without a rank.
+        human: As for `align`; for a mapping without ids, the share of people who chose the label, ``(N,)``.
         directions: For columns whose name does not say it: +1 where people should choose the label more often as the
             value grows (confidence), −1 where it grows with hardness.
-        coefficient: What they are ranked by: ``"spearman"``, ``"pearson"`` or ``"kendall"``.
+        coefficient: The coefficient to rank by: ``"spearman"``, ``"pearson"`` or ``"kendall"``.
         scores: Which columns; all whose direction is known if None.
 
     Returns:
         One row per score, the best first: ``rank``, ``score``, ``kind`` (score, epoch mean, ensemble, uncertainty,
         derived), ``n``; ``spearman``, ``pearson``, ``kendall`` as agreements with ``…_low``, ``…_high``; ``behind``:
         how far the best is ahead of it in `coefficient`, with ``behind_low``, ``behind_high``, the two-sided ``p`` and
-        ``p_holm``, corrected for all pairs of scores, because which is best was not known. Null where there is nothing;
+        ``p_holm``, corrected for all pairs of scores, because the best one was not known in advance. Null if undefined;
         below 10 samples there are no intervals and no p.
 
     Examples:
@@ -73,7 +73,7 @@ def leaderboard(
     common = np.isfinite(paired.people.hsf)
     for name in names:
         finite = np.isfinite(paired.score(name, directions))
-        if finite.any():  # a column without any number must not take the samples from all the others
+        if finite.any():  # a column without any number must not remove the samples of all others
             common &= finite
     hsf, n = selected(paired.people.hsf, common), int(common.sum())
     check_varies("human", hsf)
@@ -92,7 +92,7 @@ def leaderboard(
                     influences.add(result.influence)
             rows.append((row, row.get(coefficient)))
         ranked = _ranked(rows, influences)
-    if n < FEWEST_OF_INTERVAL:  # intervals do not hold there
+    if n < FEWEST_OF_INTERVAL:  # intervals are not valid there
         numbers = ("rank", "score", "kind", "n", *COEFFICIENTS, "behind")
         ranked = [{name: row.get(name) for name in numbers} for row in ranked]
     return pa.Table.from_pylist(ranked, schema=SCHEMA)
@@ -110,7 +110,7 @@ def _ranked(rows: list[tuple[dict[str, Any], float | None]], influences: Influen
     first, second = np.triu_indices(len(ahead), 1)
     variance = shared[first, first] + shared[second, second] - 2 * shared[first, second]
     tests = normal_difference(values[first] - values[second], np.sqrt(np.maximum(variance, 0.0)))
-    # The best was not known beforehand, so every pair might have been looked at.
+    # The best was not known in advance, so every pair counts as a test.
     numbers = np.stack([*tests, holm(tests.p)])
     for rank, row in enumerate(ahead, 1):
         row["rank"] = rank

@@ -1,4 +1,4 @@
-"""People's answers in the order of a run's samples."""
+"""Human answers in the order of a run's samples."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ROW = re.compile(r"(?:^|[:/])(\d{1,18})$")
 
 
 class Matched(NamedTuple):
-    """People's answers in the order of some samples.
+    """Human answers in the order of some samples.
 
     Attributes:
-        hsf: Human selection frequency, the share of those asked who chose the label; NaN where nobody was asked.
+        hsf: Human selection frequency, the share of people asked who chose the label; NaN if nobody was asked.
         counts: Answers by class ``(N, C)``; rows of zeros where there are none. None without counts.
-        answers: How many people were asked; None where only shares are known.
-        entropy: Of the answers, in nats; NaN where there are none.
-        majority: The column of `counts` that most people chose; −1 where it is tied or nobody was asked. None where no
-            label is among the columns.
+        answers: How many people were asked; None if only shares are known.
+        entropy: Entropy of the answers, in nats; NaN if there are none.
+        majority: The column of `counts` that most people chose; −1 if it is tied or nobody was asked. None if no label
+            is among the columns.
         columns: The column of `counts` for each sample's label: the label, unless classes were merged.
         source: What messages call the answers.
         overlap: How far samples and answers overlap, in sentences.
@@ -50,13 +50,13 @@ class Matched(NamedTuple):
 
 
 def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None = None) -> Matched:
-    """People's answers in the order of `ids`.
+    """Match human answers with samples, in the order of `ids`.
 
     Args:
         human: Anything that `as_human` takes.
-        ids: Of the samples, as text.
+        ids: Ids of the samples, as text.
         labels: Class numbers of the samples; negative: unknown.
-        class_names: In the order of the labels. Answers by name are put into this order, other names come behind.
+        class_names: Names in the order of the labels. Answers by name are put into this order; other names follow.
 
     Examples:
         >>> people = Human(None, np.array([[9, 1], [5, 5]]), None, "example")
@@ -96,7 +96,7 @@ def match(human: Any, ids: Any, labels: Any, class_names: Sequence[str] | None =
 
 
 def _rows_by_number(human: Human, ids: pa.Array) -> tuple[np.ndarray, str]:
-    """The row of each sample: the number that its id ends in, or its place where there are frequencies only."""
+    """The row of each sample: the number that its id ends in, or its position if there are only frequencies."""
     size = len(human)
     if human.counts is None and size == len(ids):
         return np.arange(size), ""
@@ -110,7 +110,7 @@ def _rows_by_number(human: Human, ids: pa.Array) -> tuple[np.ndarray, str]:
         first = printable(ids[int(wrong.argmax())].as_py())
         raise InputError(
             f"{human.source} holds {size:,} rows in the order of the data, so each id must end in a row of its own "
-            f"like test:17; got {first!r}. Which row belongs to which file is not guessed: give a CSV with a column id."
+            f"like test:17; got {first!r}. The row of each file is not guessed: give a CSV with a column id."
         )
     return rows, ""
 
@@ -121,11 +121,11 @@ def _numbers(ids: Sequence[str]) -> np.ndarray:
 
 
 def _rows_by_id(keys: pa.Array, ids: pa.Array, source: str) -> tuple[np.ndarray, str]:
-    """The row of each sample, −1 where people say nothing about it; and how they match, where that needs a word."""
+    """The row of each sample, −1 if it has no answers; and how they were matched, if that needs a note."""
     rows = places_among(ids, keys)
     if (rows >= 0).any():
         return rows, ""
-    # Without a single id in common, the names of files may be enough: val/n01/1.JPEG and 1.JPEG.
+    # Without a single id in common, file names may match: val/n01/1.JPEG and 1.JPEG.
     sizes = {len(re.split("[:/]", key)) for piece in pieces_of(keys) for key in piece.to_pylist()}
     for parts in sorted(sizes):
         end = re.compile(rf"[:/]([^:/]*(?:[:/][^:/]*){{{parts - 1}}})$")
@@ -151,7 +151,7 @@ def _first(ids: pa.Array) -> str:
 def _columns(
     human: Human, width: int, labels: np.ndarray, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The order that columns are put into (−1: a column of zeros), and the column of each label then (−1: unknown)."""
+    """The new order of columns (−1: a column of zeros), and the column of each label in it (−1: unknown)."""
     order = np.arange(width)
     column_of = order if human.columns is None else human.columns
     if human.by_name or (human.classes and class_names):
@@ -159,7 +159,7 @@ def _columns(
         here = np.array([answers.index(name) if name in answers else -1 for name in names], np.int64)
         unknown = [name for name in answers if name not in names]
         lost = [k for k in np.unique(labels[labels >= 0]).tolist() if k >= len(names) or here[k] < 0]
-        if lost and unknown and human.hsf is None:  # if all names are known, nobody ever chose that class
+        if lost and unknown and human.hsf is None:  # if all names are known, nobody chose that class
             labeled = [names[k] if k < len(names) else str(k) for k in lost[:3]]
             raise InputError(
                 f"{human.source} has answers by name, such as {_some(unknown)}, but no class of the samples has that "
@@ -227,11 +227,11 @@ def _some(names: Sequence[str] | np.ndarray) -> str:
 
 
 def frequency_bins(values: np.ndarray, edges: Sequence[float] = FREQUENCY_EDGES) -> np.ndarray:
-    """The bin of each frequency as text, half open but for the last; None where it is NaN or outside all of them.
+    """The bin of each frequency as text, half open except the last; None if it is NaN or outside all bins.
 
     Args:
         values: Frequencies ``(N,)``.
-        edges: Where bins begin, in rising order, and the end of the last.
+        edges: Bin edges in increasing order.
 
     Examples:
         >>> frequency_bins(np.array([0.0, 0.2, 1.0, np.nan])).tolist()
@@ -239,14 +239,14 @@ def frequency_bins(values: np.ndarray, edges: Sequence[float] = FREQUENCY_EDGES)
     """
     given = np.asarray(edges, dtype=np.float64)
     if given.ndim != 1 or len(given) < 2 or not (np.diff(given) > 0).all():
-        raise InputError(f"edges must be two numbers or more in rising order, like 0, 0.5, 1; got {list(edges)}.")
+        raise InputError(f"edges must be two or more numbers in increasing order, like 0, 0.5, 1; got {list(edges)}.")
     names = [f"[{low:g}, {high:g})" for low, high in itertools.pairwise(given.tolist())]
     names[-1] = names[-1][:-1] + "]"
     return np.array([*names, None], dtype=object)[_bin_numbers(values, given)]
 
 
 def bin_members(values: np.ndarray, edges: Sequence[float] = FREQUENCY_EDGES) -> dict[str, np.ndarray]:
-    """For each bin of `frequency_bins`, in their order, which values are in it."""
+    """For each bin of `frequency_bins`, in order, which values are in it."""
     names = frequency_bins(np.array(edges[:-1], dtype=np.float64), edges).tolist()
     numbers = _bin_numbers(values, np.asarray(edges, dtype=np.float64))
     return {name: numbers == number for number, name in enumerate(names)}

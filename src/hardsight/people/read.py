@@ -1,4 +1,4 @@
-"""What people said about samples, in any form that it comes in. Nothing in a file is executed."""
+"""Read human answers about samples from any supported format. Nothing in a file is executed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hardsight.runs.ids import pieces_of, repeated_ids
 from hardsight.triple import MOST_CLASSES
 from hardsight.untrusted import check_regular, read_arrays
 
-# CIFAR-10N: three people each labeled an image; `aggre_label` and `worse_label` are picked from their answers, and the
+# CIFAR-10N: three people labeled each image; `aggre_label` and `worse_label` are picked from their answers, and the
 # clean labels are those of the data set. CIFAR-100N has one person per image.
 _LABELINGS = ("random_label1", "random_label2", "random_label3"), ("noisy_label",)
 _TRIALS = ("imagename", "category", "object_response")
@@ -30,14 +30,14 @@ _MOST = 2**31  # samples × classes
 
 @dataclass(frozen=True)
 class Human:
-    """What people said about samples, in the order of the source.
+    """Human answers about samples, in the order of the source.
 
     Attributes:
-        ids: Of the samples, as text. None: row i of the counts is the sample whose id ends in ``:i`` or ``/i``, and
+        ids: Ids of the samples, as text. None: row i of the counts is the sample whose id ends in ``:i`` or ``/i``, and
             frequencies without counts are in the order of the samples.
         counts: Answers by class ``(N, C)``, whole numbers or shares that sum to 1; None if only frequencies are known.
-        hsf: Share of people who chose the label ``(N,)``, NaN where nobody was asked; None: computed from the counts.
-        source: What messages call it, such as a file's name.
+        hsf: Share of people who chose the label ``(N,)``, NaN if nobody was asked; None: computed from the counts.
+        source: Name used in messages, such as a file name.
         classes: Names of the classes, if known.
         asked: How many people were asked, ``(N,)``, or ``(N, C)`` where every class is a question of its own; None:
             the sum of `counts`.
@@ -94,17 +94,17 @@ def texts(ids: Any) -> pa.Array:
 
 
 def is_whole(counts: np.ndarray) -> bool:
-    """Whether these are counts of answers; shares are not whole numbers."""
+    """Whether these are counts of answers rather than shares, which are not whole numbers."""
     return counts.dtype.kind in "iu" or not (counts % 1).any()
 
 
 def as_human(given: Any) -> Human:
-    """People's answers from whatever holds them.
+    """Human answers from any supported source.
 
     Args:
         given: A `Human`; a file as for `read_human`; a mapping from id to the share of people who chose the label; a
             data frame or Arrow table with columns as in such a file; counts ``(samples, classes)`` in the order of the
-            data; or shares ``(samples,)`` in the order of the samples that they are matched with.
+            data; or shares ``(samples,)`` in the order of the samples to match.
 
     Examples:
         >>> as_human({"a": 0.5, "b": 1.0}).hsf.tolist()
@@ -128,17 +128,17 @@ def as_human(given: Any) -> Human:
 
 
 def read_human(file: str | Path, *, classes: Sequence[str] | None = None) -> Human:
-    """Read a file of human answers; its form is recognized by its content.
+    """Read a file of human answers; its format is recognized by its content.
 
     Args:
         file: One of
 
             - ``.npy``, ``.npz``: counts ``(samples, classes)`` in the order of the data (CIFAR-10H), or the labelings
               of CIFAR-10N and 100N, also ``.pt`` as released. Only independent labelings are votes.
-            - ``raters.npz`` of ImageNet-ReaL: who said yes, of those who were asked whether the image shows the class.
+            - ``raters.npz`` of ImageNet-ReaL: which raters said yes when asked whether the image shows the class.
             - CSV (also ``.gz``) or Parquet: ``id,hsf``; ``id`` and a column of counts per class; one row per answer
               (``id,vote`` or ``id,annotator,label``); or trials of Geirhos et al., whose ids become the image's name
-              without trial and subject, and whose answers ``na`` chose nothing.
+              without trial and subject, and whose answers ``na`` count as no choice.
         classes: Names of the classes in the order of their numbers, for files that have none.
 
     Examples:
@@ -241,7 +241,7 @@ def _from_table(table: pa.Table, source: str, classes: tuple[str, ...] | None) -
 def _from_votes(
     table: pa.Table, ids: pa.ChunkedArray, column: str, source: str, classes: tuple[str, ...] | None
 ) -> Human:
-    """One row per answer; rows without one count for nothing."""
+    """One row per answer; rows without an answer are ignored."""
     kind = table.schema.field(column).type
     named = not (pa.types.is_floating(kind) or pa.types.is_integer(kind))
     votes = _cast(table, column, pa.string() if named else pa.float64(), source)
@@ -270,7 +270,7 @@ def read_trials(source: Any, needed: Sequence[str], name: str = "human") -> pa.T
 
 
 def _from_trials(table: pa.Table, source: str) -> Human:
-    """The share of trials in which people chose the image's category; ``na`` chose nothing."""
+    """The share of trials in which people chose the image's category; ``na`` counts as no choice."""
     trials = read_trials(table, _TRIALS, source)
     trials = trials.filter(pc.and_(pc.is_valid(trials["imagename"]), pc.is_valid(trials["category"])))
     rows, keys = _codes(pc.replace_substring_regex(trials["imagename"], _TRIAL, ""))
@@ -300,7 +300,7 @@ def _tally(
 
 
 def _codes(values: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers in the order of appearance, and what they stand for."""
+    """Numbers in the order of appearance, and the values that they stand for."""
     coded = values.combine_chunks().dictionary_encode()
     return coded.indices.to_numpy(), np.array(coded.dictionary.to_pylist(), dtype=object)
 
@@ -321,10 +321,10 @@ def _listed(names: list[str]) -> str:
 
 
 def coarser(human: Any, mapping: Any) -> Human:
-    """The same answers on fewer classes, so that frequencies are those of the merged class (the AVH paper's Fig. 19).
+    """The same answers with classes merged, so that frequencies are those of the coarse class (AVH paper, Fig. 19).
 
     Args:
-        human: People's answers by class.
+        human: Human answers by class.
         mapping: The coarse class of each class: an array of numbers ``(C,)``; coarse names by name, or by number where
             `human` has no names; or a CSV or Parquet file of these, with the columns ``class`` and ``coarse``.
 
@@ -359,7 +359,7 @@ def coarser(human: Any, mapping: Any) -> Human:
 
 
 def halves(human: Any, seed: int = 0) -> tuple[Human, Human]:
-    """The people split in two at random, image by image; of an odd number one half gets one more, by chance.
+    """Split the people in two at random, image by image; with an odd number, a random half gets one more.
 
     Each half has half of the judgments: its frequencies are noisier, and its ceiling is lower.
     """
@@ -375,7 +375,7 @@ def halves(human: Any, seed: int = 0) -> tuple[Human, Human]:
         first[at] = draw.hypergeometric(counts[at], asked[at] - counts[at], size[at])
     else:
         left, rest = size.copy(), asked.copy()
-        for column, answers in enumerate(counts.T.astype(np.int64)):  # of those who are left, how many of this answer
+        for column, answers in enumerate(counts.T.astype(np.int64)):  # of those remaining, how many gave this answer
             at = np.flatnonzero(answers)
             rest[at] -= answers[at]
             taken = draw.hypergeometric(answers[at], rest[at], left[at])

@@ -23,7 +23,7 @@ def build(rows: Rows) -> Section:
     n = counts(group, codes)
     means = moments(rows.value, group, codes)
     present = np.flatnonzero(n)
-    note = f"Classes by {'label' if rows.labeled else 'prediction, for there are no labels'}."
+    note = f"Classes by {'label' if rows.labeled else 'prediction, because there are no labels'}."
     if (absent := rows.classes - len(present)) > 0:
         note += f" {counted(absent, 'class', 'classes')} of {rows.classes:,} have no samples here."
     note += " Accuracy with Wilson's interval, means with Student's (from 5 samples on), of each class on its own."
@@ -37,7 +37,7 @@ def build(rows: Rows) -> Section:
 
     names = [rows.class_name(code) for code in present.tolist()]
     columns: list[tuple[Any, ...]] = [("name", "class", "text", names)]
-    if names != list(map(str, rows.numbers[present])):  # classes that are called by their numbers
+    if names != list(map(str, rows.numbers[present])):  # classes without names other than their numbers
         columns.append(("code", "number", "int", present))
     columns.append(("n", "samples", "int", *shown(n)))
     edges, histograms = _histograms(rows, present)
@@ -84,7 +84,7 @@ def medians(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
 def confusions(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """For each class the most frequent wrong prediction (the smaller number among equals) and its count."""
     label, pred, count = pairs(rows, rows.judged & ~rows.right)
-    order = np.lexsort((-pred, count))  # the last to be written wins
+    order = np.lexsort((-pred, count))  # the last one written wins
     best, times = np.zeros(rows.codes, dtype=np.int64), np.zeros(rows.codes, dtype=np.int64)
     best[label[order]], times[label[order]] = pred[order], count[order]
     return best, times

@@ -15,7 +15,7 @@ from hardsight.stats import FEW, Difference, holm, mean_interval, welch_differen
 MOST_ROWS, MOST_CLASSES = 200_000, 300
 LEAST = 40  # samples of a class that is looked at: twenty to find its clusters, twenty to measure them
 MOST_SHOWN, EXAMPLES = 24, 8
-_PICTURED = 4  # examples that have pictures first
+_PICTURED = 4  # examples, those with pictures first
 _SEED = 20260802
 
 
@@ -64,7 +64,7 @@ def harder_clusters(rows: Rows) -> tuple[list[Cluster], str]:
     tested: list[Cluster] = []
     units = directions(rows, where)
     by_class = np.split(np.argsort(group, kind="stable"), np.cumsum(count)[:-1])
-    with threadpool_limits(1):  # a class is small: more threads wait for one another
+    with threadpool_limits(1):  # a class is small: more threads would only wait for one another
         for code in large.tolist():
             tested += _clusters_of(rows, code, where[by_class[code]], units[by_class[code]])
     corrected = holm(np.array([cluster.gap.p for cluster in tested]))

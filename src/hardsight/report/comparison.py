@@ -23,7 +23,7 @@ MOST_CLASSES = 40
 
 
 def build(rows: Rows) -> Section | None:
-    """The section, where there is another run."""
+    """The section, if there is another run."""
     if rows.against is None:
         return None
     compared = compare(rows.table, rows.against)
@@ -82,7 +82,7 @@ def _class_table(rows: Rows, by_row: pa.Table, before: np.ndarray, change: np.nd
     corrected, after = holm(gap.p), change if by is None else rows.scores[by]
     after, before = (moments(np.where(np.isnan(change), np.nan, x), rows.at, codes).mean for x in (after, before))
     fixed, broken = (pc.fill_null(by_row[name], False).to_numpy() for name in ("fixed", "broken"))
-    same = rows.judged & ~pc.fill_null(by_row["relabelled"], True).to_numpy()  # null where the other run has no sample
+    same = rows.judged & ~pc.fill_null(by_row["relabelled"], True).to_numpy()  # null if the other run has no sample
     judged, right, right_before = (
         np.bincount(rows.label[same & mask], minlength=codes)
         for mask in (rows.judged, rows.right, (rows.right & ~fixed) | broken)

@@ -37,9 +37,9 @@ from hardsight.runs import check_replaceable, disk_errors, is_page, write_text
 _SCRIPTS = ("page_elements.js", "page_theme.js", "page_charts.js", "page_lines.js", "comparisonpage.js")
 _POINTS = 160  # of a line: more than a chart is wide enough to show
 _PANELS = 9  # side by side, before a selector takes over
-_INTERNAL = ("format", "whole", "network", "fingerprint")  # entries of the plan that mean nothing to people
+_INTERNAL = ("format", "whole", "network", "fingerprint")  # entries of the plan that mean nothing to readers
 _WIDTH, _NAME = 100, 22  # of a terminal, and of a group's name in it
-# Whether there are intervals, and how long a label may be: the first that fits, and groups should stand side by side.
+# Whether to show intervals, and how long a label may be: the first layout that fits with all groups side by side.
 _LAYOUTS = (True, 60), (False, 60), (False, 32)
 _SIGNS = {"better": "▲", "worse": "▼", "": ""}
 
@@ -47,9 +47,9 @@ _SIGNS = {"better": "▲", "worse": "▼", "": ""}
 def write_comparison(evaluation: str | Path | Evaluation) -> Path:
     """Write an evaluation as one page to look at, ``OUT/comparison.html``, which opens offline; returns its path.
 
-    A chart of the differences first, then the numbers of every group with marks where a test, corrected for the
-    number of tests, finds a difference from the first group, and what they mean; then curves, and maps where there
-    are some.
+    It begins with a chart of the differences. Then come the numbers of every group, with marks where a test, corrected
+    for the number of tests, finds a difference from the first group, and what they mean; then curves, and maps if there
+    are any.
 
     Args:
         evaluation: What `hardsight.evaluate` returned, or the folder that it wrote.
@@ -102,20 +102,20 @@ def _lead(evaluation: Evaluation) -> str:
     if len(groups) > 1:
         return f"{counted(runs, 'run')} in {counted(len(groups), 'group')} {over}, compared with {next(iter(groups))}."
     several = f"{runs} runs of one group" if runs > 1 else "One run"
-    return f"{several} {over}: nothing to compare with. Two groups or more are tested against one another."
+    return f"{several} {over}: nothing to compare with. Tests need two or more groups."
 
 
 def _legend(evaluation: Evaluation) -> str:
     """How to read the tables."""
     sizes, texts = [len(runs) for runs in evaluation.groups.values()], ["↑ higher is better, ↓ lower is better."]
     if max(sizes) > 1:
-        texts.append("Of several runs: mean ± one standard deviation over runs.")
+        texts.append("Several runs: mean ± one standard deviation over runs.")
     if min(sizes) <= 1:
-        texts.append("Of one run: its value, and where there is one the 95% interval over samples.")
+        texts.append("One run: its value and, if available, the 95% interval over samples.")
     if tests := ", ".join(filter(None, evaluation.tests["test"].unique().to_pylist())):
         texts.append(
             f"▲ better, ▼ worse than {next(iter(evaluation.groups))}: p < {ALPHA:.2g} after Holm's correction for all "
-            f"tests of a question ({tests}). Without a mark a difference may be chance."
+            f"tests of a question ({tests}). Unmarked differences may be chance."
         )
     return " ".join(texts)
 
@@ -131,7 +131,7 @@ def _notices(evaluation: Evaluation, level: str, *questions: str) -> list[Notice
 
 
 def _runs_of(notes: Sequence[Note], count: int) -> str:
-    """The runs that a note is about, unless it is about all of them; and whose numbers it shows."""
+    """The runs that a note is about, unless it is about all of them; and the run whose numbers it shows."""
     names = list(dict.fromkeys(note.run or note.group for note in notes if note.run or note.group))
     others = "all others" if len(names) == count else f"{len(names) - 1} more"
     if count > 1 and names and len({note.text for note in notes}) > 1:
@@ -174,7 +174,7 @@ def _chart(evaluation: Evaluation, question: str, name: str, kind: CurveKind) ->
 
 
 def _panel(title: str, curves: Mapping[str, Curve], colors: list[str], shape: str) -> dict[str, Any]:
-    """Curves on one grid: that of all their points; where it would be long, evenly spaced."""
+    """Curves on one grid: all their points or, if these are many, evenly spaced ones."""
     x = np.unique(np.concatenate([curve.x for curve in curves.values()]))
     if len(x) > _POINTS and shape not in POOLED:
         x = np.linspace(x[0], x[-1], _POINTS)
@@ -196,7 +196,7 @@ def _line(curve: Curve, x: np.ndarray, shape: str) -> dict[str, Any]:
 
 
 def _maps(evaluation: Evaluation) -> dict[str, Any] | None:
-    """The gallery of maps: strips of an image and what each network sees in it."""
+    """The gallery of maps: strips of an image and each network's map of it."""
     index, folder = read_maps(evaluation.path), evaluation.path / "maps"
     if index is None:
         return None
@@ -254,7 +254,7 @@ def _rows(highlights: Mapping[str, Sequence[dict[str, Any]]], intervals: bool, w
 
 
 def _blocks(rows: Sequence[Mapping[str, str]], titles: Sequence[str]) -> list[list[str]]:
-    """The table in as many blocks of columns as the width asks for; the first group stands in each."""
+    """The table in as many blocks of columns as the width requires; each contains the first group."""
 
     def table(groups: Sequence[int]) -> list[str]:
         return text_table(rows, {"": "", **{str(k): titles[k] for k in groups}, "n": "n"})

@@ -13,7 +13,7 @@ from hardsight.evaluation.results import Evaluation
 from hardsight.evaluation.statistics import by_number, flag_of, key_of
 from hardsight.report.formatting import counted
 
-_EACH = 3  # groups that have a sentence each
+_EACH = 3  # groups with a sentence each
 _SIDE_BY_SIDE = 2  # numbers shown of what was not tested
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 
@@ -83,20 +83,20 @@ def by_metric(numbers: Numbers) -> Iterator[tuple[str, Numbers]]:
 
 
 def highlights(numbers: Numbers, pairs: Sequence[tuple[str, str]]) -> Numbers:
-    """The numbers for the first table by metric and score: one per data set, at the level that leaves half right."""
+    """The numbers for the first table by metric and score: one per data set, at the level nearest to 50%."""
     by_pair: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for number in numbers:
         by_pair.setdefault(number["pair"], {}).setdefault(number["on"], []).append(number)
     selected = [pair for pair in pairs if pair in by_pair] or list(by_pair)[:1]
     by_level = [levels for pair in selected for levels in by_pair[pair].values()]
-    # Where all networks are right, or none, they cannot be told apart.
+    # If all networks are right, or none is, they cannot be told apart.
     return [min(levels, key=lambda n: abs(n["mean"] - 0.5)) if len(levels) > 1 else levels[0] for levels in by_level]
 
 
 def effects(groups: Sequence[str], highlights: Iterable[Numbers]) -> list[dict[str, Any]]:
     """The tested differences from the first group with their intervals, for a chart whose right side is better.
 
-    Metrics have different units: places from −1 to 1 are on a scale of each number's own, which its groups share.
+    Metrics have different units: positions from −1 to 1 are on a scale per number, which its groups share.
     """
     rows = []
     for number in (number for numbers in highlights for number in numbers):
@@ -123,8 +123,9 @@ def effects(groups: Sequence[str], highlights: Iterable[Numbers]) -> list[dict[s
 def verdict(groups: Sequence[str], numbers: Numbers, highlights: Numbers, headline: Sequence[Any]) -> list[str]:
     """The result of a question: sentences about every group but the first, or a single group's numbers.
 
-    A sentence is about the headline, the first of these pairs of metric and score that is among the `highlights`. It
-    is fixed before any test: the first sure difference could call a network better by one number while another falls.
+    A sentence is about the headline, the first of these pairs of metric and score that is among the `highlights`. It is
+    fixed before any test: the first significant difference could call a network better by one number while another gets
+    worse.
     """
     if len(groups) == 1:
         cells = [(number["title"], number["cells"][0]) for number in highlights]
@@ -177,7 +178,7 @@ def _headline(groups: Sequence[str], name: str, number: Mapping[str, Any]) -> st
 
 
 def _total(name: str, first: str, tests: Numbers, headline: Numbers) -> str:
-    """How many of all numbers that were tested differ; it names the groups unless a headline before it does."""
+    """How many of the tested numbers differ; it names the groups unless a preceding headline does."""
     if any(map(flag_of, tests)):
         return f"In all, {_counts(tests)}." if headline else f"{name} against {first}: {_counts(tests)}."
     numbers = "the one number that was tested" if len(tests) == 1 else f"any of {len(tests)} numbers"

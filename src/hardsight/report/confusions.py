@@ -1,4 +1,4 @@
-"""Labels against predictions: a matrix of the classes or, of many classes, the pairs that are confused most."""
+"""Labels against predictions: a matrix of the classes or, for many classes, the most confused pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXAMPLES = 12  # drawn of each pair, the hardest
 
 
 def build(rows: Rows) -> Section | None:
-    """The section, where labels and predictions can be compared."""
+    """The section, if labels and predictions can be compared."""
     label, pred, count = pairs(rows, rows.judged)
     if not len(count):
         return None

@@ -12,7 +12,7 @@ BINS = 40
 
 
 def build(rows: Rows) -> Section | None:
-    """Distributions of the main score, the confidence, the logit score and the norm, as far as the table has them."""
+    """Distributions of the main score, the confidence, the logit score and the norm, if the table has them."""
     charts, parts = [], {"all": np.ones(len(rows), bool)}
     if rows.judged.any():
         parts = {"right": rows.right, "wrong": rows.judged & ~rows.right}

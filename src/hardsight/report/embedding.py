@@ -20,7 +20,7 @@ _SEED = 20260804
 
 
 def build(rows: Rows) -> Section | None:
-    """Views of the scatter plot, where the run keeps sketches."""
+    """Views of the scatter plot, if the run keeps sketches."""
     n = int(having(rows, "sketch").sum())
     if n < _LEAST or rows.main is None:  # the first view of the page is a score's
         return None
@@ -59,7 +59,7 @@ def principal(rows: Rows, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     mean = np.atleast_1d(total / n)
     variances, axes = np.linalg.eigh(product / n - np.outer(mean, mean))
     axes = axes[:, ::-1][:, :2]
-    axes = axes * np.sign(axes[np.abs(axes).argmax(0), range(axes.shape[1])])  # a sign that no library decides
+    axes = axes * np.sign(axes[np.abs(axes).argmax(0), range(axes.shape[1])])  # a sign independent of the library
     shares = variances[::-1][:2] / max(float(variances.sum()), np.finfo(float).tiny)
     if axes.shape[1] < 2:  # a sketch of one number
         axes, shares = np.pad(axes, ((0, 0), (0, 1))), np.append(shares, 0.0)
@@ -67,7 +67,7 @@ def principal(rows: Rows, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _projected(rows: Rows, mean: np.ndarray, axes: np.ndarray) -> np.ndarray:
-    """Places on two axes, ``(2, N)``; NaN without a sketch."""
+    """Coordinates on two axes, ``(2, N)``; NaN without a sketch."""
     places = np.full((2, len(rows)), np.nan)
     for where, units in direction_blocks(rows, _BLOCK):
         places[:, where] = ((units - mean) @ axes).T

@@ -19,7 +19,7 @@ NAME_LENGTH, NAME_BYTES = 60, 180
 
 
 def cut(text: Any, length: int = ID_LENGTH, room: int = ID_BYTES) -> str:
-    """Text with its middle left out, at most so many characters and bytes of JSON."""
+    """Text with its middle cut out, limited in characters and in bytes of JSON."""
     text = str(text).encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written to a file
     while length > 2:
         shown = text if len(text) <= length else text[: length // 2] + "…" + text[len(text) - (length - 1) // 2 :]
@@ -40,7 +40,7 @@ def json_bytes(text: str) -> int:
 
 
 def plain(values: Iterable[Any], digits: int = 4) -> list[Any]:
-    """Numbers for JSON: so many significant digits, None for what is not a number."""
+    """Numbers for JSON: with a number of significant digits, None for NaN and infinity."""
     values = np.asarray(values)
     return values.tolist() if values.dtype.kind in "iub" else [number(value, digits) for value in values.tolist()]
 
@@ -56,7 +56,7 @@ def flags(harder: np.ndarray, p: np.ndarray) -> list[str]:
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Part by part of the whole; NaN where there is none."""
+    """Elementwise part / whole; NaN where the whole is 0."""
     return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
 
 
@@ -66,7 +66,7 @@ def counted(n: int, singular: str, plural: str | None = None) -> str:
 
 
 def between(low: float | None, high: float | None, form: str = ".3g") -> str:
-    """An interval in words, or that there is none."""
+    """An interval in words, or a note that there is none."""
     if low is None or high is None or not (np.isfinite(low) and np.isfinite(high)):
         return "too few samples for an interval"
     return f"95% interval {number_text(low, form)} to {number_text(high, form)}"

@@ -20,9 +20,9 @@ from hardsight.tablefiles import floats
 
 MOST_VALUES = 30  # of a column, the largest
 MOST_COLUMNS = 12
-_MOST_INTEGERS = 50  # a column with more different integers is a quantity, no group
+_MOST_INTEGERS = 50  # a column with more distinct integers is a quantity, not a group
 
-# Columns that hardsight writes and that are no groups; so is every column with a hard end.
+# Columns that hardsight writes and that are not groups; neither is any column with a direction of hardness.
 _NO_GROUPS = {"id", "label", "pred", "fold", "avh_error"}
 
 
@@ -50,7 +50,7 @@ def build(rows: Rows) -> Section:
 
 
 def find_groups(rows: Rows, given: pa.Table | None = None) -> tuple[list[Group], list[str]]:
-    """Group columns that the table holds and those of a table beside it; and what could not be used, in words."""
+    """Group columns of the table and of a table beside it; and notes on columns that could not be used."""
     others = _NO_GROUPS if given is None else _NO_GROUPS | set(given.column_names)
     names = [n for n in rows.table.columns if n not in others and larger_is_harder(n.removesuffix("_sd")) is None]
     groups = [group for name in names if (group := _of_table(rows, name)) is not None]
@@ -68,7 +68,7 @@ def _of_table(rows: Rows, name: str) -> Group | None:
 
 
 def given_groups(ids: Ids, table: pa.Table) -> tuple[list[Group], list[str]]:
-    """The columns of a table that `read_by_id` read, as groups of these samples; and what could not be used."""
+    """The columns of a table that `read_by_id` read, as groups of these samples; and notes on unusable ones."""
     notes, groups = [], []
     places = places_among(ids, table["id"])
     absent = places < 0
@@ -79,12 +79,12 @@ def given_groups(ids: Ids, table: pa.Table) -> tuple[list[Group], list[str]]:
         if (group := _coded(name, table[name].take(where), True)) is not None:
             groups.append(group)
         else:
-            notes.append(f"groups: the column {cut_name(name)} is not shown: it holds no two values that repeat.")
+            notes.append(f"groups: the column {cut_name(name)} is not shown: it has fewer than two repeated values.")
     return groups, notes
 
 
 def _coded(name: str, column: pa.ChunkedArray, given: bool) -> Group | None:
-    """A column as groups; None where it is none: values that never repeat, or a quantity that nobody asked for."""
+    """A column as groups; None if it is not one: values that never repeat, or a quantity that was not requested."""
     column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     notes = []
     if is_number(column.type) and not pa.types.is_boolean(column.type):
@@ -110,7 +110,7 @@ def _coded(name: str, column: pa.ChunkedArray, given: bool) -> Group | None:
     n = counts(codes, len(dictionary))
     if n.max(initial=0) < 2 or (not given and len(n) > _MOST_INTEGERS and n.max() < FEW):  # paths and remarks
         return None
-    # The largest first, equal ones by their text: nothing may depend on the order of the rows.
+    # The largest first, ties by their text: nothing may depend on the order of the rows.
     large = np.flatnonzero(n >= np.sort(n)[-min(MOST_VALUES, len(n))])
     texts = dictionary.take(pa.array(large)).to_pylist()
     kept = sorted(range(len(large)), key=lambda k: (-n[large[k]], texts[k]))[:MOST_VALUES]

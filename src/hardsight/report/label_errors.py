@@ -24,14 +24,14 @@ from hardsight.runs import content_hash
 from hardsight.stores import as_path
 
 MOST_SUSPECTS, _MOST_BYTES = 20_000, 4_000_000  # on the page: samples, and bytes of their ids
-_MOST_NUMBER = 1 << 22  # larger class numbers are ids of another kind; counting by them would fill the memory
+_MOST_NUMBER = 1 << 22  # larger class numbers are really ids; counting by them would fill the memory
 _RECORDED = (
     "Records cannot tell how many labels are wrong: see the lowest areas under the margin, or score with --folds."
 )
 
 
 class Suspects(NamedTuple):
-    """What `label_errors` says of each row: its suspicion and the suggested class code (−1 for none); and in sum."""
+    """The result of `label_errors` for each row, suspicion and suggested class code (−1 for none), and in total."""
 
     suspicion: Callable[[], np.ndarray]
     suggested: np.ndarray
@@ -43,7 +43,7 @@ class Suspects(NamedTuple):
 
 
 def build(rows: Rows) -> Section:
-    """The section, or a notice that says why there is none."""
+    """The section, or a notice why there is none."""
     suspects = rows.suspects
     if not isinstance(suspects, Suspects):
         reason = _RECORDED if rows.recorded is not None else suspects
@@ -61,7 +61,7 @@ def build(rows: Rows) -> Section:
 
 
 def _review(rows: Rows) -> dict[str, Any]:
-    """What deciding on the page needs: an identity of the run, texts for classes, and the command that applies it."""
+    """What review on the page needs: an identity of the run, texts for classes, and the command for the decisions."""
     numbers = rows.numbers.tolist()
     named = rows.classes <= MANY_CLASSES or rows.meta.label_mapping is not None  # else a class is its number
     texts = label_texts(rows.table) if named else {number: f"#{number}" for number in numbers}
@@ -83,7 +83,7 @@ def _review(rows: Rows) -> dict[str, Any]:
 
 
 def _key(rows: Rows) -> str:
-    """An identity of the run by which a browser keeps decisions: ids, classes, the main score and names of classes."""
+    """An identity of the run under which a browser stores decisions: ids, classes, the main score and class names."""
     hashes, names, value, start = [], list(rows.meta.class_names), rows.value, 0
     for ids in _blocks(rows.id_pieces(), BLOCK):
         part = slice(start, start + len(ids))
@@ -114,15 +114,15 @@ def find_suspects(rows: Rows) -> Suspects | str:
     if (rows.pred < 0).any():
         return "Label errors need a prediction for every sample, which this table lacks."
     if rows.classes > _MOST_NUMBER:
-        return f"Label errors are looked for among at most {_MOST_NUMBER:,} classes."
+        return f"Label errors are searched for in up to {_MOST_NUMBER:,} classes."
     try:
         ranked = ranked_labels(rows.table, None, None, None)
         estimate = noise(ranked.p)
     except HardsightError as error:  # a table without the columns it needs
-        return f"Label errors could not be looked for: {first_line(error)}"
+        return f"Label errors could not be searched for: {first_line(error)}"
     details, by = ranked.meta.label_errors, str(ranked.meta.label_errors["by"])
     if details["chance"]:
-        return ""  # the first notice of the page says why
+        return ""  # the first notice of the page explains why
     count, gate, summary = int(details["suspects"]), details["automatic"], RANKINGS[by].summary.rstrip(".")
     source = "all classes" if estimate.exact else "label and prediction"
     note = (
@@ -144,6 +144,6 @@ def find_suspects(rows: Rows) -> Suspects | str:
 
 
 def _suspicion(rows: Rows, by: str) -> np.ndarray:
-    """Suspicion of each row, NaN without a label: as the label errors have it, computed again to be read once."""
+    """Suspicion of each row, NaN without a label: that of the label errors, recomputed rather than kept."""
     values = np.asarray(RANKINGS[by].function(rows.table), dtype=np.float64)
     return np.where(rows.label >= 0, values if rows.order is None else values[rows.order], np.nan)

@@ -15,13 +15,13 @@ from hardsight.report.sections import Column, SampleList, Section
 from hardsight.report.vectors import directions, having, sample_of
 
 K = 5
-MOST_ROWS = 30_000  # that are compared with one another; of more, a random sample
+MOST_ROWS = 30_000  # compared with one another; above this, a random sample
 _DUPLICATE = 0.1  # of the median distance to the nearest neighbor
 _SEED = 20260803
 
 
 def build(rows: Rows) -> Section | None:
-    """Two lists of the gallery and a column, where the run keeps sketches of at least `K` + 1 samples."""
+    """Two lists of the gallery and a column, if the run keeps sketches of at least `K` + 1 samples."""
     valid, among = having(rows, "sketch"), ""
     where = sample_of(valid, MOST_ROWS, _SEED)
     if (total := int(valid.sum())) > len(where):
@@ -44,19 +44,19 @@ def build(rows: Rows) -> Section | None:
 
 
 def nearest(units: np.ndarray, k: int = K) -> tuple[np.ndarray, np.ndarray]:
-    """Places and distances of the `k` nearest other rows, the nearest first; of equal ones those that come first."""
+    """Positions and distances of the `k` nearest other rows, the nearest first; ties in row order."""
     from sklearn.neighbors import NearestNeighbors
 
     search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(units)
     place = np.asarray(search.kneighbors(return_distance=False), dtype=np.int64)
-    # From the differences: products cancel, and the distance of duplicates would be noise.
+    # From the differences: products cancel, and distances of duplicates would be noise.
     distance = np.stack([np.linalg.norm(units - units[column], axis=1) for column in place.T], axis=1)
     order = np.lexsort((place, distance), axis=1)
     return np.take_along_axis(place, order, axis=1), np.take_along_axis(distance, order, axis=1)
 
 
 def neighbors_of(rows: Rows, points: np.ndarray) -> dict[str, Any] | None:
-    """The `K` nearest of some rows among themselves, as places; −1 for a row without a sketch."""
+    """The `K` nearest of some rows among themselves, as positions; −1 for a row without a sketch."""
     stored = having(rows, "sketch")[points]
     if stored.sum() <= K:
         return None

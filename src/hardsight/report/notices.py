@@ -1,4 +1,4 @@
-"""The top of the page, its title, tiles and warnings, and the table that says how the run was made."""
+"""The top of the page, its title, tiles and warnings, and the table of how the run was made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hardsight.report.sections import Notice, Section
 from hardsight.runs import Counts, Folds
 from hardsight.stats import FEW, LEVEL, mean_interval, moments, share_interval
 
-_LENGTH = 400  # characters of a text from outside
+_LENGTH = 400  # characters of an untrusted text
 
 
 def title(rows: Rows) -> str:
@@ -53,7 +53,7 @@ def sampling(rows: Rows) -> dict[str, str]:
 
 
 def build(rows: Rows) -> Section:
-    """What a reader must know before trusting the page."""
+    """What a reader must know before relying on the page."""
     meta = rows.meta
     chance, score = chance_agreement(rows.label, rows.pred), score_title(rows.main)
     present, bad = np.flatnonzero(counts(rows.at, rows.codes)), len(rows.table.bad)
@@ -65,11 +65,11 @@ def build(rows: Rows) -> Section:
     def having(n: int) -> str:
         return counted(n, "sample has", "samples have")
 
-    # Level, whether it applies, what it says.
+    # Level, whether it applies, text.
     entries = [
         ("alarm", chance.near, f"{str(chance)[:1].upper()}{str(chance)[1:]}"),
         ("warn", meta.unfinished, f"{counted(len(rows), 'sample')} so far; run the report again when it is done."),
-        ("info", not rows.labeled, "There are no labels: every score is taken at the predicted class."),
+        ("info", not rows.labeled, "There are no labels: every score is that of the predicted class."),
         ("warn", rows.labeled and unlabeled, f"{having(unlabeled)} no label and are in no class."),
         ("warn", unpredicted, f"{having(unpredicted)} no prediction."),
         ("info", len(present) == 1 and len(rows) > 1, f"All samples are of one class ({name})."),

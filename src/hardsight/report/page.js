@@ -26,7 +26,7 @@ const report = {
     gallery.decided(rows);
     dialog.mark();
   },
-  changed: () => address?.write(), // the address has the view
+  changed: () => address?.write(), // the address holds the view
   rebrush: () => gallery.follow(),
   relist: () => gallery.refresh(),
   refilter() {
@@ -35,7 +35,7 @@ const report = {
     scatter.redraw();
   },
   chooseClass: (klass) => select({ klass }),
-  chooseGroup: (group) => select({ group, tab: "all" }), // lists are short; a group is looked for among all samples
+  chooseGroup: (group) => select({ group, tab: "all" }), // lists are short; a group is searched for in all samples
   choosePair: (pair) => select({ ...noFilter(), pair, tab: "all" }),
   hasList: (key) => gallery.has(key),
   showList(key) {

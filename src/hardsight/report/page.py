@@ -20,16 +20,16 @@ from hardsight.report.formatting import written
 MOST_BYTES = 15_000_000
 _FOLDER = files("hardsight.report")
 
-# What every section may use, the scripts of sections that draw, ``section_KEY.js``, and the start.
+# Scripts that every section may use, those of single sections, ``section_KEY.js``, and the start.
 _SHARED = sorted(file.name for file in _FOLDER.iterdir() if re.match(r"(page|section)_.*\.js", file.name))
 
 # Control characters and direction overrides could hide or reorder the text around them; they are shown as escapes.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-_DATA = "\0data\0"  # stands where the data will be; no text of a page can be this
+_DATA = "\0data\0"  # placeholder for the data; no text of a page can equal it
 
 
 def render(payload: dict[str, Any]) -> str:
-    """The whole page as one HTML text: it needs no other file, asks no host, and runs no script but its own.
+    """The whole page as one HTML text: it needs no other file, contacts no server, and runs only its own script.
 
     Every text in the payload is untrusted. Without points the page has no script. Pictures that would make the page
     larger than `MOST_BYTES` are left out.
@@ -57,7 +57,7 @@ def fill(template: str, report: dict[str, Any], scripts: Sequence[str], styles: 
     )  # fmt: skip
     environment.filters |= {"zip": zip, "written": written}
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
-    policy = (  # this script and this style by their hashes, pictures from the page itself, no more
+    policy = (  # this script and this style by their hashes, pictures from the page itself, nothing else
         f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
@@ -72,7 +72,7 @@ def with_data(page: str, data: dict[str, Any]) -> str:
 
 
 def _embedded(data: dict[str, Any]) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """JSON that cannot end the script element that contains it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

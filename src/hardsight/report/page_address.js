@@ -1,4 +1,4 @@
-// The view in the address: #tab=suspects&class=3&sort=avh restores it, and whatever it does not understand is ignored.
+// The view in the address: #tab=suspects&class=3&sort=avh restores it, and unknown parts are ignored.
 
 function makeAddress(report, scatter) {
   const { payload, samples, names, choice } = report;
@@ -28,7 +28,7 @@ function makeAddress(report, scatter) {
     return new URLSearchParams(given).toString();
   }
 
-  // Browsers allow few changes of the address in a row.
+  // Browsers limit how often the address may change.
   function write() {
     clearTimeout(waiting);
     waiting = setTimeout(() => {
@@ -39,7 +39,7 @@ function makeAddress(report, scatter) {
     }, 250);
   }
 
-  // Numbers with commas between them; NaN for what is none.
+  // Comma-separated numbers; NaN for anything else.
   const finite = (part) => (part.trim() && isNumber(Number(part)) ? Number(part) : NaN);
   const numbers = (text) => (text ?? "").split(",").map(finite);
 

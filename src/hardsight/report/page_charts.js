@@ -1,6 +1,6 @@
 // Charts as SVG: the axes of every chart, histograms, and intervals in the rows of a table.
 
-// Draw for the width there is, and again when it changes: text in a scaled drawing would become unreadable.
+// Draw for the available width, and again when it changes: text in a scaled drawing would become unreadable.
 function drawnToWidth(box, paint) {
   let width = 0;
   const renew = () => {

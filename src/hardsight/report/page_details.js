@@ -10,7 +10,7 @@ function thumb(report, i, rows) {
   return makeButton(thumbnail(report, i, "small"), () => report.open(i, rows), attributes);
 }
 
-// The nearest samples in feature space with their labels; the way back from them is "Previous".
+// The nearest samples in feature space with their labels; "Previous" leads back from them.
 function neighbors(report, i) {
   const { samples, payload, className } = report;
   const { k, places } = payload.points.neighbors ?? {};

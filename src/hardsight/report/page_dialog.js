@@ -34,7 +34,7 @@ function makeDialog(report) {
     report.changed();
   }
 
-  // step: the way that was gone, whose button keeps the focus.
+  // step: the direction of the last move, whose button keeps the focus.
   function fill(step = 0) {
     const i = rows[at];
     const active = document.activeElement;
@@ -58,7 +58,7 @@ function makeDialog(report) {
     bar?.quiet();
     bar?.refresh();
     mark();
-    if (bar?.node.contains(active)) return active.focus(); // who decides with a button goes on with it
+    if (bar?.node.contains(active)) return active.focus(); // a button used to decide keeps the focus
     const focused = { 1: next, "-1": previous }[step] ?? close;
     (focused.disabled ? close : focused).focus();
   }
@@ -80,7 +80,7 @@ function makeDialog(report) {
     const lines = [];
     const row = (title, value, meaning) => lines.push([title, value, meaning]);
     const suggested = samples.suggested[i] ?? -1;
-    const meaning = suggested === samples.label[i] ? "the label it has" : "what the label may have to be";
+    const meaning = suggested === samples.label[i] ? "the label it has" : "possibly the correct label";
     if (suggested >= 0) row("suggested label", named(report.className(suggested)), meaning);
     const before = samples.planted[i] ?? -1;
     if (before >= 0) row("label before", named(report.className(before)), "we changed this label on purpose");

@@ -25,7 +25,7 @@ function furnish(create, name, [first, ...rest]) {
 const makeButton = (text, click, attributes) => make("button", { type: "button", click, ...attributes }, text);
 const makeNote = (text) => make("p.note", named(text));
 
-// A select whose options are texts; change(k) is called with the place of the one that is selected.
+// A select whose options are texts; change(k) is called with the index of the selected one.
 function makeSelect(texts, change, testid) {
   const options = texts.map((text, k) => make("option", { value: k }, visible(text)));
   return make("select", { "data-testid": testid, change: (event) => change(Number(event.target.value)) }, options);
@@ -41,7 +41,7 @@ function visible(text) {
   });
 }
 
-// A name stands in an element of its own, so that its writing direction stays inside.
+// A name has its own element, so that its writing direction does not affect other text.
 const named = (text, attributes) => make("bdi", { ...attributes }, visible(text));
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
@@ -84,7 +84,7 @@ function glyph(kind) {
 
 const link = (text, click) => make("button.link", { type: "button", click }, named(text));
 
-// text: a string, or a function that gives it; node: what to select where the browser does not allow copying.
+// text: a string, or a function that returns it; node: what to select if the browser does not allow copying.
 function copyButton(what, text, node) {
   const button = makeButton(what, copy, { class: "quiet", "data-testid": "copy" });
   async function copy() {
@@ -100,6 +100,6 @@ function copyButton(what, text, node) {
   return button;
 }
 
-// What draws each section of the page, by its key: (box, data, report); it may return what stands in the cells of a
+// What draws each section of the page, by its key: (box, data, report); it may return makers of the cells of a
 // table: (table) => makers by column. Scripts of sections register here.
 const sections = {};

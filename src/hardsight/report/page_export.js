@@ -1,14 +1,14 @@
-// What leaves the page: CSV that spreadsheets do not calculate and programs read exactly, and ids.
+// Exports: CSV that spreadsheets do not evaluate and programs read exactly, and ids.
 
-const RISKY = /^[=+\-@'\t\r\n＝＋－＠]/; // a spreadsheet would calculate it: ' is before it, and before ' itself
+const RISKY = /^[=+\-@'\t\r\n＝＋－＠]/; // a spreadsheet would evaluate it: prefixed with ', as is ' itself
 
-// One line of a CSV; numbers as they are, texts in quotes.
+// One line of a CSV; numbers unquoted, texts in quotes.
 function csvLine(values) {
   const text = (value) => `"${RISKY.test(value) ? "'" : ""}${value.replaceAll('"', '""')}"`;
   return values.map((value) => (typeof value === "string" ? text(value) : (value ?? ""))).join(",");
 }
 
-// The rows of a CSV as maps by its header, guards taken off.
+// The rows of a CSV as maps by its header, without the guards.
 function readCsv(text) {
   const [lines, fields] = [[], /("(?:[^"]|"")*"|[^,\r\n]*)(,|\r\n|\n|\r|$)/g];
   let line = [];
@@ -29,7 +29,7 @@ function download(name, lines) {
   setTimeout(() => URL.revokeObjectURL(url), 60000);
 }
 
-// The list as it is filtered, or what is selected in it, for other programs. rows(), name(): of the list.
+// The filtered list, or the selection in it, for other programs. rows(), name(): of the list.
 function makeExports(report, rows, name) {
   const { samples, payload } = report;
   const id = (i) => samples.exact[i] ?? samples.id[i];

@@ -6,8 +6,8 @@ function makeGallery(report) {
   const { payload, samples, choice, review } = report;
   const cells = new Map(); // a card is built once: its picture need not be decoded again while a brush moves
   let listed = []; // the list, filtered
-  let rows = []; // of these, those that are shown
-  let current = -1; // the row that keys and buttons decide on
+  let rows = []; // those of the list that are shown
+  let current = -1; // the row that keys and buttons apply to
   let latest = null; // the list that was shown last
   let anchor = -1; // where a selection with the shift key begins
   const selected = new Set();
@@ -44,7 +44,7 @@ function makeGallery(report) {
     back: (undone) => rows.includes(undone[0]) && go(undone[0]),
     leave: () => go(current, true),
   });
-  // Nothing has the focus when the page opens: then a key decides about the card with the ring, if it is in sight.
+  // Nothing has the focus when the page opens: a key then applies to the card with the ring, if it is visible.
   document.addEventListener("keydown", (event) => {
     const { top, bottom } = find("cards").getBoundingClientRect();
     if (panel && event.target === document.body && top < innerHeight && bottom > 0) reviewKey(event, panel.bar);
@@ -135,7 +135,7 @@ function makeGallery(report) {
     follow();
   }
 
-  // More cards, after those that are there: nothing moves, and what has the focus keeps it.
+  // More cards, after the existing ones: nothing moves, and the focus stays.
   function grow(limit) {
     const from = choice.limit;
     choice.limit = Math.min(limit, Math.max(rows.length, CARDS));
@@ -156,7 +156,7 @@ function makeGallery(report) {
     return make("p.nothing", "Nothing to show here. ", elsewhere && all);
   }
 
-  // What a card shows of its decision, the selection and the row that keys decide on.
+  // A card's decision, its selection, and whether keys apply to it.
   function mark(i) {
     const parts = cells.get(i);
     if (!parts) return;
@@ -182,7 +182,7 @@ function makeGallery(report) {
     follow();
   }
 
-  // Make a row current and show it; the focus comes along unless it is on a button that decides.
+  // Make a row current and show it; the focus moves there unless it is on a decision button.
   function go(i, focus = !document.activeElement?.closest(".decide")) {
     const at = rows.indexOf(i);
     if (at < 0) return;
@@ -192,7 +192,7 @@ function makeGallery(report) {
     if (focus) card.focus({ preventScroll: true });
     card.scrollIntoView({ block: "nearest", inline: "nearest" });
     const hidden = (panel?.bar.node.getBoundingClientRect().bottom ?? 0) - card.getBoundingClientRect().top;
-    if (hidden > 0) scrollBy(0, -hidden - 8); // from under the bar that stays on the screen
+    if (hidden > 0) scrollBy(0, -hidden - 8); // out from under the sticky bar
   }
 
   // By one card, or (2, −2) to the next one below or above, wherever the layout puts it.
@@ -225,7 +225,7 @@ function makeGallery(report) {
     pick(selected.has(i) ? [...selected].filter((each) => each !== i) : [...selected, i]);
   }
 
-  // With the shift key everything from the last one that was selected, or from the current one.
+  // With the shift key, everything from the last selected card, or from the current one.
   function range(i) {
     const [from, to] = [rows.indexOf(rows.includes(anchor) ? anchor : current), rows.indexOf(i)].sort((a, b) => a - b);
     pick([...selected, ...rows.slice(from, to + 1)]);
@@ -278,7 +278,7 @@ function makeFilters(report) {
   wrong?.addEventListener("change", () => apply({ wrong: wrong.checked }));
   clear.addEventListener("click", () => apply(noFilter()));
   const arrange = (change) => {
-    Object.assign(choice, change, { limit: CARDS }); // the scatter plot stays as it is
+    Object.assign(choice, change, { limit: CARDS }); // the scatter plot does not change
     report.relist();
   };
   undecided?.addEventListener("change", () => arrange({ undecided: undecided.checked }));
@@ -314,7 +314,7 @@ function listedClasses(names) {
   return { node, read: () => Number(node.value), write: (k) => (node.value = String(k)) };
 }
 
-// A field that takes a class by its name; what is typed in part is enough where one class matches.
+// A field that takes a class by its name; part of a name is enough if one class matches.
 function searchableClasses(names, placeholder, testid) {
   const index = new Map([...names].map(([k, name]) => [name, k]));
   const id = `${testid}-${document.querySelectorAll("datalist").length}`;

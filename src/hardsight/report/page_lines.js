@@ -126,7 +126,7 @@ function linePath(xs, values, px, py, join = false) {
   return d;
 }
 
-// A number between two gaps has no line; it is a dot. Where lines are joined, every number is.
+// A number between two gaps has no line; it is a dot. If lines are joined, every number is.
 function singlePoints(xs, values, px, py, every) {
   return values.flatMap((value, k) => {
     if (!isNumber(value) || (!every && (isNumber(values[k - 1]) || isNumber(values[k + 1])))) return [];

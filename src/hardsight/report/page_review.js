@@ -1,8 +1,8 @@
-// Review: what a person decides about labels. Decisions are kept in the browser under the run's identity and leave the
-// page as the CSV that `hardsight clean --decisions` reads; the same text is what is stored.
+// Review: a person's decisions about labels. They are stored in the browser under the run's identity and leave the
+// page as the CSV that `hardsight clean --decisions` reads; the browser stores the same text.
 
 const KEYS = { k: "keep", r: "relabel", d: "drop", s: "review", u: "undo" };
-const UNKEPT = "This browser keeps nothing for this page: download your decisions before you close it.";
+const UNKEPT = "This browser stores nothing for this page: download your decisions before you close it.";
 const VERDICTS = { keep: "keep", relabel: "→", drop: "drop", review: "skipped" };
 function makeReview(report) {
   const { payload, samples, names } = report;
@@ -23,7 +23,7 @@ function makeReview(report) {
     ...Array.from(decisions, ([i, { action, label }]) => csvLine([samples.exact[i], action, texts.get(label) ?? ""])),
   ];
 
-  // Take in a CSV; returns how many of its rows this page cannot place.
+  // Load a CSV; returns how many of its rows match nothing on this page.
   function read(text) {
     let unknown = 0;
     const changes = new Map();
@@ -36,7 +36,7 @@ function makeReview(report) {
     return { changes, unknown };
   }
 
-  // Storage may be closed to files and private windows, or full: decisions then last as long as the page.
+  // Storage may be unavailable to files and private windows, or full: decisions then last as long as the page.
   function load() {
     decisions.clear();
     try {
@@ -223,7 +223,7 @@ function makeReviewPanel(report, target) {
   const file = make("input", { ...chosen, "data-testid": "decisions-file" });
   const open = quiet("Load decisions", () => file.click(), "load-decisions");
   const code = make("code", { "data-testid": "apply-command" }, visible(command));
-  const then = makeNote(`Saved as ${name}. Now write a cleaned copy of the data; yours stay as they are:`);
+  const then = makeNote(`Saved as ${name}. Now write a cleaned copy; your data stay unchanged:`);
   const line = make("div.command", make("pre", code), copyButton("Copy", command, code));
   const apply = make("div", { hidden: true }, then, line);
 

@@ -1,6 +1,6 @@
-// The samples of the page as typed arrays, what is selected among them, and which match.
+// The samples of the page as typed arrays, the selection, and which samples match the filters.
 
-// What the prediction says about the label; a sample without either is not judged.
+// Whether the prediction equals the label; a sample that lacks either is not judged.
 const [RIGHT, WRONG, UNJUDGED] = [0, 1, 2];
 const KINDS = ["right", "wrong", "plain"];
 
@@ -18,7 +18,7 @@ function readSamples({ points, scores, views, labeled }) {
     exact: Object.assign([...points.id], points.long), // ids that are longer than what is shown; null beyond a limit
     label,
     pred,
-    of: labeled ? label : pred, // the class that a class filter means
+    of: labeled ? label : pred, // the class that a class filter compares
     picture: points.picture,
     kind: Uint8Array.from(label, judged),
     columns,
@@ -65,7 +65,7 @@ const noFilter = () => ({ klass: -1, wrong: false, undecided: false, text: "", g
 const filtering = ({ klass, wrong, undecided, text, group, pair }) =>
   Boolean(klass >= 0 || wrong || undecided || text || group || pair);
 
-// Mark the samples that pass the filters; the brush is no filter, it has its own tab.
+// Mark the samples that pass the filters; the brush is not a filter, it has its own tab.
 function markMatches(samples, choice) {
   const { match, of, kind, label, pred, n } = samples;
   const text = choice.text.toLowerCase();

@@ -86,7 +86,7 @@ function makeScatter(report) {
   function setBrush(brush, typed = false) {
     const changed = brush || choice.brush;
     choice.brush = brush;
-    if (!typed) fields.write(brush); // what is being typed is not rewritten
+    if (!typed) fields.write(brush); // do not overwrite what is being typed
     find("clear-brush").disabled = !brush;
     if (changed) soon();
   }
@@ -102,7 +102,7 @@ function makeScatter(report) {
     const from = pixel(event);
     const box = choice.brush && frame.box(choice.brush);
     const inside = box && from.x >= box.left && from.x <= box.right && from.y >= box.top && from.y <= box.bottom;
-    drag = { from, moved: false, box: inside ? box : null }; // from inside, the brush is moved
+    drag = { from, moved: false, box: inside ? box : null }; // a drag from inside moves the brush
     hover(-1);
     event.preventDefault();
   }
@@ -249,7 +249,7 @@ function drawPoints(context, { xs, ys, ratio }, samples, filtered, shades) {
   const paints = shades ? SHADES : [undefined];
   const radii = { right: radius, wrong: radius + 0.6, plain: radius };
   const signs = KINDS.map((kind) => paints.map((paint) => stamp(kind, radii[kind], ratio, paint)));
-  // What does not match lies underneath and pale; the wrong, usually fewer, lie on top of the right.
+  // Samples that do not match are pale and underneath; wrong ones, usually fewer, lie on top of right ones.
   for (const matching of filtered ? [0, 1] : [1]) {
     for (const kind of [UNJUDGED, RIGHT, WRONG]) {
       context.globalAlpha = !matching ? 0.1 : kind === WRONG ? 0.95 : [0.4, 0.6, 0.8][size];

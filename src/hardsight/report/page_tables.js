@@ -5,7 +5,7 @@ const decimal = (value) => (isNumber(value) ? (Math.abs(value) < 0.0005 ? 0 : va
 const WRITERS = { int: whole, percent, number, signed, decimal };
 
 // box: the table as the template or `makeTable` wrote it; table: {key, columns, rows, sort, ascending, search, chart}, a
-// cell is a value or [value, low, high]; cells: makers of what stands in a column, by its key: (row, k) => node.
+// cell is a value or [value, low, high]; cells: makers of a column's cells, by its key: (row, k) => node.
 function enhance(box, table, cells = {}) {
   const { key, columns, rows, chart } = table;
   const collator = new Intl.Collator("en", { numeric: true });
@@ -82,7 +82,7 @@ function enhance(box, table, cells = {}) {
   return box;
 }
 
-// The same for numbers that only the script knows.
+// The same for numbers that only the script has.
 function makeTable(table, cells) {
   const { key, caption, columns, rows } = table;
   const style = ({ kind }) => ({ class: kind === "text" ? null : "number" });

@@ -1,6 +1,6 @@
-// Light or dark: as the system says, until the button says otherwise.
+// Light or dark: as the system prefers, until the button is used.
 
-// redraw(): what the style cannot color, a canvas; drawRest(): everything that is not drawn yet, before printing.
+// redraw(): the canvas, which CSS cannot color; drawRest(): everything that is not drawn yet, before printing.
 function makeThemeButton(redraw = () => {}, drawRest = () => {}) {
   const button = find("theme");
   const root = document.documentElement;
@@ -11,7 +11,7 @@ function makeThemeButton(redraw = () => {}, drawRest = () => {}) {
     button.setAttribute("aria-label", `Change to the ${isDark() ? "light" : "dark"} theme`);
     redraw();
   };
-  // Storage may be closed to files and to private windows; the theme then lasts as long as the page.
+  // Storage may be unavailable to files and private windows; the theme then lasts as long as the page.
   try {
     const stored = localStorage.getItem("hardsight-theme");
     if (stored === "dark" || stored === "light") root.dataset.theme = stored;

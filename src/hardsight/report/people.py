@@ -19,7 +19,7 @@ from hardsight.report.sections import Axis, Column, Section, View, score_axis, t
 from hardsight.runs.ids import places_among
 from hardsight.tablefiles import floats
 
-HARD = 0.2  # about this share of the samples is called hard, by people and by the model
+HARD = 0.2  # about this share of the samples counts as hard, for people and for the model
 BINS_X, BINS_Y = 25, 30
 _FEWEST = 10  # samples in a bin of the frequency for a median
 _HSF = "human selection frequency"
@@ -27,12 +27,12 @@ _OLD = "The run has changed since it was compared with people; run hardsight ali
 
 
 def build(rows: Rows) -> Section | None:
-    """The section, where `hardsight align` compared the run with people."""
+    """The section, if `hardsight align` has compared the run with people."""
     alignment = None if rows.run is None else read_alignment(rows.run)
     if alignment is None:
         return None
     answers = alignment.people
-    place = places_among(rows.ids, answers["id"])  # −1, the place of a NaN, for those that nobody was asked about
+    place = places_among(rows.ids, answers["id"])  # −1, the position of a NaN, for samples that nobody was asked about
     hsf = np.append(floats(answers["hsf"]), np.nan)[place]
     columns = {"hsf": Column(hsf, _HSF, "Share of people who chose the label.", harder_end("hsf"))}
     if "entropy" in answers.column_names:
@@ -79,15 +79,15 @@ def _tiles(alignment: Alignment, hsf: np.ndarray) -> list[tuple[str, str, str]]:
 
 
 def _quarters(rows: Rows, hsf: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """What people find hard, near to a fifth as far as ties let it be, as many for the model, and the two-by-two."""
+    """The samples hard for people (about a fifth, depending on ties), as many for the model, and the 2 × 2 table."""
     title = "Easy and hard, for people and the model"
     judged = ~np.isnan(hsf) & ~np.isnan(rows.hardness)
     values, counts = np.unique(hsf[judged], return_counts=True)
     by_people, by_model = np.zeros((2, len(hsf)), dtype=bool)
     if len(values) < 2:
-        note = "People found all samples equally hard, or there is no score to set against them."
+        note = "People found all samples equally hard, or there is no score to compare with."
         return by_people, by_model, table("quarters", title, [], title=title, note=note)
-    n, up_to = int(judged.sum()), np.cumsum(counts)[:-1]  # somebody must find something easy
+    n, up_to = int(judged.sum()), np.cumsum(counts)[:-1]  # something must be easy
     at = int(np.abs(up_to - HARD * n).argmin())
     k, limit = int(up_to[at]), float(values[at])
     by_people = judged & (hsf <= limit)
@@ -113,7 +113,7 @@ def _board(alignment: Alignment) -> list[dict[str, Any]]:
         return []
 
     def values(key: str) -> list[float | None]:
-        # More digits than are shown: rounded twice, .3445 would be another number here than in the terminal.
+        # More digits than are shown: rounded twice, .3445 would differ from the number in the terminal.
         return [number(row[key], 7) for row in board]
 
     titles = {key: key.capitalize() for key in ("spearman", "pearson", "kendall") if key in board[0]}
@@ -129,7 +129,7 @@ def _board(alignment: Alignment) -> list[dict[str, Any]]:
     note = (
         f"Ranked by {by.capitalize()}'s correlation with the share of people who chose the label; more is better. How "
         "far a score is behind the best is paired over the samples, its p corrected for the number of scores (Holm); "
-        "the best was selected on these very samples, which flatters it."
+        "the best was selected on these same samples, which flatters it."
     )
     caption = "Agreement with people: larger is better, 1 is the maximum."
     chart = {"key": by, "overall": number(ceilings.get(by)), "what": "ceiling"}
@@ -137,7 +137,7 @@ def _board(alignment: Alignment) -> list[dict[str, Any]]:
 
 
 def _title(name: str) -> str:
-    """What a candidate is called: ``avh_within_class`` is C·AVH, within class."""
+    """The title of a candidate: ``avh_within_class`` is C·AVH, within class."""
     for ending in TREATMENTS:
         if name.endswith(ending):
             return f"{_title(name.removesuffix(ending))}, {ending.replace('_', ' ').strip()}"
@@ -153,7 +153,7 @@ def _hypotheses(outcomes: list[Outcome]) -> list[dict[str, Any]]:
 def _histogram(rows: Rows, hsf: np.ndarray, alignment: Alignment, name: str) -> dict[str, Any]:
     """People's frequency against a score: counts in a grid (row 0 is the lowest), and the median by frequency."""
     values, x, y = rows.scores[name], Axis("hsf", _HSF, 0.0, 1.0), score_axis(rows, name)
-    if (low := float(np.nanmin(values))) < y.high:  # room for what there is; 0 need not be seen
+    if (low := float(np.nanmin(values))) < y.high:  # fits the values; 0 need not be shown
         y = y._replace(low=max(low, y.low))
     column, line = x.bins(hsf, BINS_X), y.bins(values, BINS_Y)
     both = (column >= 0) & (line >= 0)

@@ -1,4 +1,4 @@
-"""Labels that were changed on purpose: how many of them are suspects. The demo plants them."""
+"""Labels that the demo changed on purpose: how many of them are suspects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A table as the page's arithmetic sees it: columns as arrays, classes as codes, rows in the order of their ids.
 
-Nothing that has a number per row is kept but what fits into a small cache, so that ten million rows take a few arrays.
+Of arrays with a number per row, only those that fit into a small cache are kept, so ten million rows take a few arrays.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ _NAMES_BYTES = 900_000  # all class names together
 _KEPT = 3 << 26  # bytes of arrays that stay in memory because they may be asked for again
 BLOCK = 1 << 20  # rows at a time, so that temporary arrays stay small
 
-# What the page ranks by, and what it calls the logit's view of a sample: the first that the table has.
+# The score that the page ranks by, and the logit score beside it: the first that the table has.
 _ANGULAR = ("avh", "angle", "angular_margin", "avc")
 _LOGIT = ("nll", "confidence", "margin", "el2n", "entropy")  # nll first, because confidence saturates at 1
 
 
 class Rows:
-    """The columns of a table, sorted by id so that nothing on the page depends on the order in which rows came.
+    """The columns of a table, sorted by id so that nothing on the page depends on the original order of rows.
 
-    Class codes are −1 where there is none, scores NaN. What else sections are built from is beside the columns.
+    Missing class codes are −1, missing scores NaN. Other inputs of the sections are attributes, too.
 
     Attributes:
         table: The table; one in memory has its rows in the order of their ids.
         order: Which row of the table each row is; None where they are in the same order.
         label: Class codes, in the smallest type that holds them; so are `pred` and `at`, the class a sample counts in.
-        scores: Arrays by name, computed when asked for: AVH times C; without labels taken at the prediction.
+        scores: Arrays by name, computed on demand: AVH times C; without labels, those of the predicted class.
     """
 
     run: Any = None  # the folder
-    data: Any = None  # where the data are, if not where the run says
+    data: Any = None  # where the data are, if not where the run recorded
     against: Any = None  # another run or table to compare with
     group_table: pa.Table | None = None  # group columns beside the table, as `read_by_id` reads them
     groups: Sequence[Group] = ()  # of the table and of `group_table`
     group_notes: Sequence[str] = ()  # which of them could not be used
     recorded: Recorded | None = None  # the training that the run recorded
-    suspects: Suspects | str = ""  # labels that are probably wrong, or why none are looked for
+    suspects: Suspects | str = ""  # labels that are probably wrong, or why none are searched for
 
     def __init__(self, table: SampleTable) -> None:
         self.order: np.ndarray | None = None
@@ -121,7 +121,7 @@ class Rows:
         return self.scores[score] if SCORES[score].higher_is_harder else -self.scores[score]
 
     def kept(self, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-        """An array that is computed again only where it had to make room for others since."""
+        """An array that is recomputed only if it was evicted from the cache."""
         if name not in self._kept:
             self._kept[name] = compute()
             while len(self._kept) > 1 and sum(values.nbytes for values in self._kept.values()) > _KEPT:
@@ -130,7 +130,7 @@ class Rows:
         return self._kept[name]
 
     def read(self, column: str) -> np.ndarray:
-        """A numeric column of the table as float64, NaN where there is nothing."""
+        """A numeric column of the table as float64, NaN where a value is missing."""
         if not isinstance(self.table.stored_rows, StoredRows):
             return floats(self.table.column(column))
         return self._filled(map(floats, map(_chunked, self.table.pieces(column))), np.float64)
@@ -139,7 +139,7 @@ class Rows:
     def by_class(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows in the order of their classes `at`, and where those of each class start; rows of no class are left out.
 
-        Rows of one class are in their order. The starts have one entry more than there are classes.
+        Rows of one class keep their order. The starts have one entry more than there are classes.
         """
         count = counts(self.at, self.codes)
         order = np.argsort(self.at, kind="stable")[len(self) - int(count.sum()) :]  # −1 comes first
@@ -162,7 +162,7 @@ class Rows:
 
     @property
     def ids(self) -> pa.ChunkedArray:
-        """The ids of all rows, which are read when asked for: use the methods below where they do."""
+        """The ids of all rows, read on demand: prefer the methods below."""
         return pa.chunked_array([*self.id_pieces()], pa.string())
 
     def id_pieces(self) -> Iterator[pa.Array]:
@@ -204,7 +204,7 @@ class Rows:
     # Classes.
 
     def class_name(self, code: int) -> str:
-        """Name of a class, its number where there is none; short enough that all of them fit into the page."""
+        """Name of a class, or its number; short enough that all names fit into the page."""
         return self.name_of(int(self.numbers[code]))
 
     def name_of(self, number: int) -> str:
@@ -230,7 +230,7 @@ class Rows:
         return self._filled(parts, np.min_scalar_type(-max(self.codes, 1)))
 
     def _filled(self, parts: Iterator[np.ndarray], dtype: Any) -> np.ndarray:
-        """Values that come in the order of the table, in that of the rows."""
+        """Reorder values from the order of the table to that of the rows."""
         values, start = np.empty(len(self.table), dtype), 0
         for part in parts:
             values[start : start + len(part)] = part
@@ -239,7 +239,7 @@ class Rows:
 
 
 class _Scores(Mapping[str, np.ndarray]):
-    """The scores of rows by name: those that some row has."""
+    """The scores of rows by name, if any row has them."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows, self._columns = rows, {}
@@ -296,7 +296,7 @@ def _in_order(table: SampleTable) -> bool:
         ids = pa.concat_arrays([last, piece.cast(pa.string())])
         if not pc.all(pc.less(ids[:-1], ids[1:]), min_count=0).as_py():
             return False
-        last = ids[-1:]  # the next piece must go on after it
+        last = ids[-1:]  # the next piece must continue after it
     return True
 
 

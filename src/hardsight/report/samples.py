@@ -24,7 +24,7 @@ def build(rows: Rows) -> Section:
     if any(view.y.column == "rank_angle" for view in views):
         columns["rank_angle"] = rank_column(lambda: rows.rank_main, None, "the angle")
     notices, parts = [Notice("info", note)] * bool(note), [part for end in lists.values() for part in end.values()]
-    where = "at the label" if rows.labeled else "at the prediction, for there are no labels"
+    where = "at the label" if rows.labeled else "at the prediction, because there are no labels"
     note = f"By {score_title(rows.main)}, taken {where}."
     ends = [largest("hardest", "Hardest", note, rows.hardness), largest("easiest", "Easiest", note, -rows.hardness)]
     return Section("by_class", data=lists, lists=ends, parts=parts, views=views, columns=columns, notices=notices)

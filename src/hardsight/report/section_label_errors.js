@@ -5,7 +5,7 @@ sections.label_errors = (box, { command }, report) => {
   code.closest(".command").append(copyButton("Copy", command, code), lookAt(report, "suspects") || "");
 };
 
-// A button that opens a list of the gallery, where the page has it.
+// A button that opens a list of the gallery, if the page has it.
 function lookAt(report, list) {
   const attributes = { class: "quiet", "data-testid": `see-${list}` };
   return report.hasList(list) && makeButton("Look at them", () => report.showList(list), attributes);

@@ -1,4 +1,4 @@
-"""What a section of the page consists of: lists, numbers, scatter plots, tables and notices."""
+"""The parts of a section of the page: lists, numbers, scatter plots, tables and notices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SampleList(NamedTuple):
 class Column(NamedTuple):
     """One number per sample and what it means; `harder` is ``larger``, ``smaller`` or empty.
 
-    Numbers that are needed again when all sections are built come from a function, so that they are not kept for it.
+    Numbers that are needed again after all sections are built come from a function, so they are not kept until then.
     """
 
     values: np.ndarray | Callable[[], np.ndarray]
@@ -68,20 +68,20 @@ class Section:
     notes: Sequence[str] = ()  # sentences below the tables
     data: dict[str, Any] = field(default_factory=dict)  # what its script draws; arrays of row numbers become points
     lists: Sequence[SampleList] = ()  # tabs of the gallery
-    examples: Sequence[np.ndarray] = ()  # rows that need pictures as much as those of the lists
-    parts: Sequence[np.ndarray] = ()  # rows that need points, and pictures if there are more than the lists need
+    examples: Sequence[np.ndarray] = ()  # rows that need pictures as much as rows in lists do
+    parts: Sequence[np.ndarray] = ()  # rows that need points, and pictures if the lists leave some
     views: Sequence[View] = ()  # scatter plots
     columns: dict[str, Column] = field(default_factory=dict)  # numbers of each sample
     notices: Sequence[Notice] = ()  # sentences at the top of the page
 
     def as_dict(self) -> dict[str, Any]:
-        """What the page shows below its heading, without what is empty."""
+        """The content below the heading, without empty parts."""
         shown = {"note": self.note, "tiles": self.tiles, "tables": self.tables, "notes": self.notes}
         return {key: value for key, value in shown.items() if value} | self.data
 
 
 def by_level(notices: Iterable[Notice]) -> list[dict[str, str]]:
-    """Notices for the page, the gravest first."""
+    """Notices for the page, the most serious first."""
     return [notice._asdict() for notice in sorted(notices, key=lambda notice: _LEVELS.index(notice.level))]
 
 
@@ -162,7 +162,7 @@ def axis(column: str, title: str, values: np.ndarray) -> Axis:
         low, high = max(low, inner_low - reach), min(high, inner_high + reach)
     if 0 < low <= 0.4 * high:
         low = 0.0
-    if not high - low > 1e-5 * max(abs(low), abs(high)):  # the same but for rounding: six digits tell no ends apart
+    if not high - low > 1e-5 * max(abs(low), abs(high)):  # equal but for rounding: six digits cannot tell them apart
         low, high = low - 0.5 * max(abs(low), 1.0), high + 0.5 * max(abs(high), 1.0)
     step = 10.0 ** np.floor(np.log10(high - low)) / 10
     low, high = float(np.floor(low / step + 1e-9) * step), float(np.ceil(high / step - 1e-9) * step)
@@ -170,7 +170,7 @@ def axis(column: str, title: str, values: np.ndarray) -> Axis:
 
 
 def score_axis(rows: Rows, name: str, values: np.ndarray | None = None) -> Axis:
-    """The axis of a score, with its direction in words; over other values than the score's own where they are given."""
+    """The axis of a score, with its direction in words; over values other than the score's own if given."""
     where = "" if rows.labeled or not SCORES[name].needs_labels else " at the prediction"
     title = {
         "avh": f"C·AVH{where} (1 = chance; larger = harder)",
@@ -187,7 +187,7 @@ def rank_axis(column: str, score: str | None) -> Axis:
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> tuple[float | None, int]:
-    """Spearman's correlation over the rows that have both, None where it does not exist; and how many have."""
+    """Spearman's correlation over the rows that have both, None if undefined; and the number of these rows."""
     both = ~np.isnan(a) & ~np.isnan(b)
     a, b = (values if both.all() else values[both] for values in (a, b))
     n = len(a)

@@ -33,7 +33,7 @@ class Thumbnails:
 
     of_row: dict[int, int] = field(default_factory=dict)  # the place of each row's thumbnail
     uris: list[str] = field(default_factory=list)  # the thumbnails as data URIs
-    note: str = ""  # how many have pictures, and why not more
+    note: str = ""  # how many have pictures, and why no more
     pixelated: bool = False  # whether the pictures are so small that smoothing would blur them
     notices: list[str] = field(default_factory=list)  # what went wrong
 
@@ -41,8 +41,8 @@ class Thumbnails:
 def choose_points(n: int, required: np.ndarray, cell: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Rows to draw, in order: every required one, then a sample spread over regions, classes, and all rows.
 
-    Two fifths go evenly over the occupied cells of the main view, so that rare regions are seen, two fifths evenly
-    over the classes, and the rest to all `n` rows alike. `cell` and `group` are those of each row, −1 for none.
+    Two fifths are spread evenly over the occupied cells of the main view, so that rare regions are visible, two fifths
+    evenly over the classes, and the rest over all `n` rows. `cell` and `group` are those of each row, −1 for none.
     """
     if n <= MOST_POINTS:
         return np.arange(n)
@@ -86,7 +86,7 @@ def _turns(strata: np.ndarray) -> np.ndarray:
 
 
 def spread(strata: np.ndarray) -> np.ndarray:
-    """Places of the items, the first of each stratum before every second one, and so on."""
+    """Positions of the items: the first of each stratum, then the second of each, and so on."""
     return np.argsort(_turns(strata), kind="stable")
 
 
@@ -107,7 +107,7 @@ def _in_turn(lists: Sequence[np.ndarray]) -> list[int]:
 
 
 def pictures_of(rows: Rows, data: Any, selected: Sequence[int]) -> tuple[Thumbnails, list[Notice]]:
-    """Thumbnails of the selected rows, and what there is to know about them; whatever a data set raises is a notice."""
+    """Thumbnails of the selected rows, and notes about them; any error of a data set becomes a notice."""
     none = Thumbnails(note=f"0 of {counted(len(rows), 'sample')} have pictures")
     if not selected:
         return none, []
@@ -127,13 +127,13 @@ def pictures_of(rows: Rows, data: Any, selected: Sequence[int]) -> tuple[Thumbna
 
 _CHANGES = {
     "scaled": "with values outside 0 to 1: shown from the smallest to the largest value",
-    "rotated": "with a rotation (EXIF): shown upright, but the network is given what is stored",
-    "channels": "with another number of channels than 1, 3 or 4: shown as their mean",
+    "rotated": "with a rotation (EXIF): shown upright, but the network gets the stored pixels",
+    "channels": "with a number of channels other than 1, 3 or 4: shown as their mean",
 }
 
 
 def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], total: int) -> Thumbnails:
-    """Thumbnails of these rows of a run of `total`, the most wanted first, until they alone would fill the page."""
+    """Thumbnails of these rows of a run of `total`, by priority, until they alone would fill the page."""
     thumbnails, changes, failed, size, places = Thumbnails(), Counter[str](), [], 0, samples.find(ids)
     for row, id_, place in zip(rows, ids, places, strict=True):
         if place is None or size > MOST_BYTES:
@@ -142,7 +142,7 @@ def make_thumbnails(samples: Samples, rows: Sequence[int], ids: Sequence[str], t
             image, changed = sample_image(samples, place)
             small = max(image.size) <= SMALL
             uri = thumbnail_uri(image)
-        except Exception as error:  # an unreadable picture leaves a gap, no more
+        except Exception as error:  # an unreadable picture only leaves a gap
             failed.append(f"{cut(printable(id_), 80)}: {cut(first_line(error), 120)}")
             continue
         size += len(uri)

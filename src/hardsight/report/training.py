@@ -26,12 +26,12 @@ MOST_LINES = 12  # in one chart
 MOST_EPOCHS = 200  # that are drawn
 CURVES_BYTES = 2_000_000  # of the curves of single samples
 CURVES = ("avh", "confidence", "norm")
-_STEPS = 65_534  # of a curve from the smallest to the largest value; the next code is a gap
+_STEPS = 65_534  # steps of a curve from the smallest to the largest value; the next code is a gap
 _TOGETHER = 1 << 20  # rows that are read at a time
 _CHANGES = LossChange._fields
 _FIFTHS = ("easiest fifth", "second fifth", "middle fifth", "fourth fifth", "hardest fifth")
 
-# Value, title, what it is, how it is written, and the range that it cannot leave.
+# Value, title, meaning, number format, and the range of possible values.
 _VALUES = {
     "avh": ("C·AVH", "1 is chance, larger is harder.", "number", 0.0, None),
     "norm": ("norm", "Length of the feature.", "number", 0.0, None),
@@ -69,7 +69,7 @@ class Division(NamedTuple):
 
 
 def build(rows: Rows) -> Section | None:
-    """Curves once there are two epochs; lists, the data map and numbers of each sample, where the run was recorded."""
+    """Curves once there are two epochs; lists, the data map and numbers of each sample, if the run was recorded."""
     recorded = rows.recorded
     if recorded is None:
         return None
@@ -137,7 +137,7 @@ def _measure(recorded: Recorded, divisions: list[Division]) -> list[dict[str, Mo
     ]
     for block in dynamics.records.blocks((*_VALUES, "nll_angles", "nll_norms"), rows=_TOGETHER):
         values = {key: block.column(key) for key in _VALUES}
-        # The change of each row's loss since the epoch in which its sample was last seen, and its two parts.
+        # The change of each row's loss since the last epoch with its sample, and its two parts.
         again, nll = np.r_[False, block.place[1:] == block.place[:-1]], values["nll"]
         old = np.where(again, np.r_[np.nan, nll[:-1]], np.nan)
         split = split_change(old, nll, block.column("nll_angles"), block.column("nll_norms"))
@@ -167,8 +167,8 @@ def _grouping(recorded: Recorded, parts: Division, measured: dict[str, Moments])
 
 
 def _drivers(recorded: Recorded, divisions: list[Division], measured: list[dict[str, Moments]]) -> dict[str, Any]:
-    """By how much new angles and new norms changed the mean loss in each epoch; no lines where that is not known."""
-    # What happened in epochs that are not drawn counts in the next one that is.
+    """How much new angles and new norms changed the mean loss in each epoch; no lines if unknown."""
+    # Changes in epochs that are not drawn count in the next one that is.
     starts = np.r_[0, recorded.shown[:-1] + 1]
     lines = []
     for parts, by_name in zip(divisions, measured, strict=True):
@@ -215,7 +215,7 @@ class Recorded(NamedTuple):
 
     dynamics: Dynamics
     unit: str  # epoch, or whatever lies between two ends
-    shown: np.ndarray  # places of the epochs that are drawn, evenly spread where there are many
+    shown: np.ndarray  # positions of the drawn epochs, evenly spread if there are many
     hardness: np.ndarray  # (M,) mean AVH of each recorded sample, in the order of the records
     columns: dict[str, Column]  # one value per row of the page; NaN where there is none
     notices: list[Notice]
@@ -235,7 +235,7 @@ def read_recorded(rows: Rows, dynamics: Dynamics) -> Recorded:
     last = int(epochs[-1])  # a run that is still being recorded may have more by now
     bad, absent = rows.meta.recorded.bad if rows.meta.recorded else 0, len(dynamics) - len(rows)
     gaps = int((summary["seen"] < len(epochs)).sum())
-    # Whether it applies, what it says.
+    # Whether it applies, text.
     entries = [
         (dynamics.unfinished, f"{unit} {last} is not finished: this page shows its samples so far.".capitalize()),
         (bad, f"{counted(bad, 'reading was', 'readings were')} NaN or infinite and are missing from their {unit}s."),
@@ -288,7 +288,7 @@ def recorded_lists(recorded: Recorded) -> list[SampleList]:
 
 
 def sample_curves(recorded: Recorded, places: list[int], ids: list[str], total: int) -> dict[str, Any]:
-    """Curves of single samples, of as many as fit, at these points of the page's `total`, the most wanted first."""
+    """Curves of single samples, as many as fit, for these points of the page's `total`, by priority."""
     dynamics, shown = recorded.dynamics, recorded.shown
     kept = places[: 3 * CURVES_BYTES // (8 * len(CURVES) * len(shown) + 24)]
     wanted = pa.array(ids[: len(kept)], pa.string())

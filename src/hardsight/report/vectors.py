@@ -1,4 +1,4 @@
-"""What a run stores of its features: directions as sketches, and the probabilities of few classes."""
+"""What a run stores about its features: directions as sketches, and probabilities if there are few classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_PROBABLE = 5  # classes of a sample that the page shows
 
 
 def having(rows: Rows, column: str) -> np.ndarray:
-    """Which rows have a vector of this name that is finite; none where some sample's is null."""
+    """Which rows have a finite vector of this name; none if any sample's is null."""
     if column not in rows.finite:
         rows.finite[column] = _finite(rows, column)
     return rows.finite[column]
@@ -30,7 +30,7 @@ def _finite(rows: Rows, column: str) -> np.ndarray:
         if piece.null_count:
             return np.zeros(len(rows), dtype=bool)
         parts.append(np.isfinite(_values(piece)).all(1))
-    finite = np.concatenate([*parts, [False]])  # the last for rows without a vector, whose place is −1
+    finite = np.concatenate([*parts, [False]])  # the last for rows without a vector, whose position is −1
     return finite[rows.in_vectors]
 
 
@@ -40,7 +40,7 @@ def directions(rows: Rows, where: np.ndarray) -> np.ndarray:
 
 
 def direction_blocks(rows: Rows, most: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """All rows that have a sketch, and their unit sketches, at most so many at a time; on disk in the order there."""
+    """All rows that have a sketch, and their unit sketches, in batches; if on disk, in storage order."""
     vectors, valid = rows.table.stored_vectors, having(rows, "sketch")
     if not isinstance(vectors, StoredRows):
         where = np.flatnonzero(valid)
@@ -60,7 +60,7 @@ def direction_blocks(rows: Rows, most: int) -> Iterator[tuple[np.ndarray, np.nda
 
 
 def sample_of(valid: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """The rows where a mask is true, in order; where there are more than so many, a random sample of them."""
+    """The rows where a mask is true, in order; a random sample if there are too many."""
     n = int(valid.sum())
     if n <= most:
         return np.flatnonzero(valid)
@@ -94,7 +94,7 @@ def _units(sketch: np.ndarray) -> np.ndarray:
 
 
 def most_probable(rows: Rows, points: np.ndarray) -> dict[str, Any] | None:
-    """The most probable classes of some rows, and their probabilities in thousandths; −1 where there are none.
+    """The most probable classes of some rows, and their probabilities in thousandths; −1 if there are none.
 
     Both have as many entries per row as there are classes, at most `MOST_PROBABLE`; None without probabilities.
     """

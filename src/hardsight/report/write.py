@@ -49,18 +49,18 @@ def write_report(
 ) -> Path:  # fmt: skip
     """Write a run as one page to look at, a single HTML file of at most 15 MB that needs no network; returns its path.
 
-    Pictures that cannot be read are missing, and the page says so. A run that is still being written gives a page of
-    what there is so far. A run that was recorded while a network trained shows its last epoch, and the training.
+    Pictures that cannot be read are missing, and the page says so. The page of a run that is still being written shows
+    the results so far. The page of a recorded training shows the last epoch and the training.
 
     Args:
         run: The run folder that was scored or recorded; in Python also a table.
         out: The page to write; ``RUN/report.html`` if not given; in Python ``report.html`` for a table.
-        data: Where the images are, unless the run names a folder, tar shards or an .npz that is still there.
+        data: Where the images are, unless the run names a folder, tar shards or an .npz that still exists.
         against: An earlier run over the same samples, to show what became easier or harder.
         groups: CSV or Parquet with a column id and columns to compare by (camera, site, …); in Python also a data
             frame, Arrow table or mapping. Text and small integers in the table's own columns are groups, too.
         pictures: Maximum number of thumbnails.
-        tell: Called with each warning that the page shows; `print`, for instance.
+        tell: Called with each warning that the page shows, such as `print`.
 
     Examples:
         >>> import tempfile
@@ -81,7 +81,7 @@ def write_report(
     if len(table):
         dynamics = Dynamics(folder) if folder is not None and has_records(folder) else None
         against, rows = _load(against), Rows(table)
-        del table, run  # of a large run only the sorted copy stays in memory
+        del table, run  # for a large run only the sorted copy stays in memory
         pa.default_memory_pool().release_unused()
         payload = make_payload(
             rows, against=against, group_table=groups, run=folder, dynamics=dynamics, data=data, pictures=pictures
@@ -100,7 +100,7 @@ def write_report(
 
 
 def _load(run: Any) -> Any:
-    """The table of a run, if it is not one already; the folder of a whole training holds two."""
+    """The table of a run, unless it is already a table; the folder of a whole training holds two."""
     if not isinstance(run, (str, Path)):
         return run
     inside = [as_path(run) / name for name in ("test", "train") if is_run(as_path(run) / name)]
@@ -129,10 +129,10 @@ def make_payload(
         if (section := module.build(rows)) is not None:
             sections.append(section)
             columns |= section.columns
-            views += [view.as_dict(columns) for view in section.views]  # while what they show is in memory
+            views += [view.as_dict(columns) for view in section.views]  # while their data are in memory
         pa.default_memory_pool().release_unused()
     lists = [each for section in sections for each in section.lists]
-    if rows.meta.planted:  # then they are what the page is about
+    if rows.meta.planted:  # then they are the main content
         lists.sort(key=lambda each: each.key != "suspects")
     heads = [*(each.rows for each in lists), *(part for section in sections for part in section.examples)]
     parts = [part for section in sections for part in section.parts]
@@ -173,7 +173,7 @@ def make_payload(
 
 
 def _with_points(value: Any, points: np.ndarray) -> Any:
-    """The payload with every array of row numbers as the places of these rows among the points."""
+    """The payload with every array of row numbers replaced by positions among the points."""
     if isinstance(value, np.ndarray):
         return np.searchsorted(points, value).tolist()
     if isinstance(value, dict):
@@ -184,7 +184,7 @@ def _with_points(value: Any, points: np.ndarray) -> Any:
 
 
 def _class_names(rows: Rows, points: np.ndarray) -> dict[int, str]:
-    """Names by code of the classes that the page names: all of them, or with very many those that a point needs."""
+    """Names by code of the classes on the page: all of them or, if there are very many, those that points need."""
     codes = np.arange(rows.codes)
     if rows.codes > MANY_CLASSES:
         suggested = [rows.suspects.suggested[points]] if isinstance(rows.suspects, Suspects) else []
@@ -193,7 +193,7 @@ def _class_names(rows: Rows, points: np.ndarray) -> dict[int, str]:
 
 
 def _points(rows: Rows, points: np.ndarray, columns: dict[str, Column]) -> dict[str, Any]:
-    """What the page knows of each sample that it draws."""
+    """The data of each sample that the page draws."""
     spread = {}
     for name in ("avh_sd", "avh_pred_sd", "agreement", "rank", "rank_low", "rank_high"):
         if name in rows.table:
