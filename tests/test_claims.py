@@ -487,12 +487,17 @@ def test_rows_of_this_machine_take_the_place_of_committed_ones(tmp_path):
     assert (entry.verdict, entry.n) == ("holds", str(SEEDS))
 
 
-def test_the_committed_page_is_what_the_committed_rows_give():
-    assert PAGE.read_text(encoding="utf-8") == ledger(ROWS).markdown()
+@pytest.fixture(scope="module")
+def book():
+    """Every claim, judged on the committed rows."""
+    return ledger(ROWS)
 
 
-def test_the_page_keeps_its_promises():
-    book = ledger(ROWS)
+def test_the_committed_page_is_what_the_committed_rows_give(book):
+    assert PAGE.read_text(encoding="utf-8") == book.markdown()
+
+
+def test_the_page_keeps_its_promises(book):
     summary = book.summary()
     assert [row["claims"] for row in summary] == [sum(row[verdict] for verdict in VERDICTS) for row in summary]
     assert summary[-1]["claims"] == len(all_claims()) == sum(row["claims"] for row in summary[:-1])
@@ -507,8 +512,8 @@ def test_the_page_keeps_its_promises():
     assert {entry.claim.paper for entry in book.entries if entry.claim.headline} == {"AVH", "EL", "AMC"}
 
 
-def test_a_verdict_that_needs_the_tests_of_the_page_to_be_few_is_marked():
-    entries = ledger(ROWS).entries
+def test_a_verdict_that_needs_the_tests_of_the_page_to_be_few_is_marked(book):
+    entries = book.entries
     margins = next(entry for entry in entries if "doubles the margins" in entry.claim.headline)
     assert margins.stands
     translation = next(entry for entry in entries if "improves translation" in entry.claim.headline)

@@ -75,7 +75,7 @@ def test_only_the_first_images_are_recorded_at_every_level(monkeypatch, tmp_path
 
 
 def test_a_cell_of_small_networks_trains_on_the_data_of_its_level(monkeypatch, tmp_path):
-    shape = {"cifar10": (30, 32, 32, 3), "svhn": (40, 32, 32, 3)}
+    shape = {"cifar10": (30, 32, 32, 3), "svhn": (40, 32, 32, 3), "mnist": (50, 28, 28)}
     for name, size in shape.items():
         images, labels = np.zeros(size, np.uint8), np.arange(size[0]) % 10
         parts = {
@@ -95,7 +95,7 @@ def test_a_cell_of_small_networks_trains_on_the_data_of_its_level(monkeypatch, t
                 "amc-small", scale="quick", seeds=1, where=levels, data=tmp_path, out=tmp_path / "out", device="cpu",
                 progress=False,
             )  # fmt: skip
-    assert len({(levels["setting"], loss) for levels, _, loss, *_ in trained}) == len(trained) == 10
+    assert len({(levels["setting"], loss) for levels, _, loss, *_ in trained}) == len(trained) == 15
     for levels, size, loss, flip, network in trained:
         assert size == shape[levels["setting"]][0]
         assert flip == (levels["setting"] == "cifar10")  # a mirrored number is none
