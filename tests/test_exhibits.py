@@ -117,8 +117,8 @@ def test_a_gathered_table_names_lines_that_its_studies_have(name):
     table = gathered.TABLES[name]
     for row in table.rows:
         kind = STUDIES[row.study]
-        assert len(row.entries) == len(table.columns)
-        for entry in row.entries:
+        assert len(row.cells) == len(table.columns)
+        for entry in row.cells:
             assert entry.measure in kind.measures
             for factor, levels in conditions(entry.where, (*kind.factors, *kind.details)).items():
                 allowed = (*kind.levels()[factor], "average") if factor in kind.factors else levels  # of any scale

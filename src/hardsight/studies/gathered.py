@@ -1,6 +1,6 @@
 """Tables and figures of a paper that several studies make: their rows beside the printed ones, and what is missing.
 
-Which there are stands in `hardsight.studies.papertables`; tables that no study makes are quoted (`quoted.py`).
+`hardsight.studies.papertables` lists them; tables that no study makes are quoted (`quoted.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hardsight.errors import InputError, MissingPathError
 from hardsight.printing import interval, number_text, text_table
-from hardsight.studies.papertables import FIGURES, TABLES, Entry, Gathered
+from hardsight.studies.papertables import FIGURES, TABLES, PaperTable, TableCell
 from hardsight.studies.quoted import published_row
 from hardsight.studies.rowfiles import read_results
 from hardsight.studies.study import STUDIES, data_file
@@ -55,7 +55,7 @@ def read_gathered(
     }
 
 
-def gathered(name: str) -> Gathered:
+def gathered(name: str) -> PaperTable:
     """A table or figure by its name."""
     return FIGURES[name] if name in FIGURES else TABLES[name]
 
@@ -68,20 +68,20 @@ def table_rows(name: str, results: Mapping[str, Results]) -> list[dict[str, Any]
         results: The results by study; those that are missing leave their cells open.
     """
     table, rows = TABLES[name], []
-    for title, study, entries in table.rows:
-        lines = [_line(results.get(study), entry) for entry in entries]
+    for title, study, cells in table.rows:
+        lines = [_line(results.get(study), cell) for cell in cells]
         n = [line.n for line in lines if line is not None]
         row: dict[str, Any] = {"": title, "study": study, "n": _counts(n)}
         printed: dict[str, str] = {}
-        for column, line, entry in zip(table.columns, lines, entries, strict=True):
-            percent = STUDIES[study].measures[entry.measure].percent
-            printed = published_row(study, entry.measure, _levels(study, entry))
+        for column, line, cell in zip(table.columns, lines, cells, strict=True):
+            percent = STUDIES[study].measures[cell.measure].percent
+            printed = published_row(study, cell.measure, _levels(study, cell))
             row[column] = "–" if line is None else _number(line.mean, line.sd, percent)
             value, sd = (float(printed.get(key) or math.nan) for key in ("value", "sd"))
             row[f"{column}, paper"] = _number(value, sd, percent)
         last = lines[-1]
         if table.difference:
-            factor = 100 if STUDIES[study].measures[entries[-1].measure].percent else 1
+            factor = 100 if STUDIES[study].measures[cells[-1].measure].percent else 1
             ends = (math.nan,) * 3 if last is None else (last.difference, last.low, last.high)
             value, low, high = (factor * end for end in ends)
             row[f"difference of {table.columns[-1]}"] = interval(value, low, high, "+.2f")
@@ -93,22 +93,22 @@ def table_rows(name: str, results: Mapping[str, Results]) -> list[dict[str, Any]
     return [{key: row[key] for key in shown} for row in rows]
 
 
-def _levels(study: str, entry: Entry) -> dict[str, str]:
-    """The levels of an entry, which names one of each factor that matters."""
+def _levels(study: str, cell: TableCell) -> dict[str, str]:
+    """The levels of a cell, which names one per factor that matters."""
     kind = STUDIES[study]
-    wanted = conditions(entry.where, (*kind.factors, *kind.details))
+    wanted = conditions(cell.where, (*kind.factors, *kind.details))
     return {name: levels[0] for name, levels in wanted.items()}
 
 
-def _line(results: Results | None, entry: Entry) -> Line | None:
-    """The line of a study's tables that an entry names; None where it is not measured."""
+def _line(results: Results | None, cell: TableCell) -> Line | None:
+    """The line of a study's tables that a cell names; None if it is not measured."""
     if results is None:
         return None
-    wanted = conditions(entry.where, (*results.study.factors, *results.study.details))
-    named = ((line, dict(zip(results.columns, line.levels, strict=True))) for line in results.lines(entry.measure))
+    wanted = conditions(cell.where, (*results.study.factors, *results.study.details))
+    named = ((line, dict(zip(results.columns, line.levels, strict=True))) for line in results.lines(cell.measure))
     lines = [line for line, levels in named if matches(levels, wanted)]  # a small scale may lack levels of details
     if len(lines) > 1:
-        raise InputError(f"{results.study.name}: {entry.where} names {len(lines)} lines, expected one.")
+        raise InputError(f"{results.study.name}: {cell.where} names {len(lines)} lines, expected one.")
     return lines[0] if lines else None
 
 
@@ -149,7 +149,7 @@ def table_markdown(name: str, results: Mapping[str, Results]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _title(table: Gathered, results: Mapping[str, Results]) -> str:
+def _title(table: PaperTable, results: Mapping[str, Results]) -> str:
     """The title of a table; rows name data and networks of the scale paper, which others do not have."""
     scales = sorted({part.scale for part in results.values()} - {"paper"})
     return f"{table.title} (scale {' and '.join(scales)}: smaller than the rows name)" if scales else table.title
@@ -157,7 +157,7 @@ def _title(table: Gathered, results: Mapping[str, Results]) -> str:
 
 def missing(name: str, results: Mapping[str, Results], scale: str = "paper") -> list[str]:
     """A line for each study of which nothing in the table, or no panel of the figure, is measured."""
-    measured = {row.study for row in gathered(name).rows if any(_line(results.get(row.study), e) for e in row.entries)}
+    measured = {row.study for row in gathered(name).rows if any(_line(results.get(row.study), c) for c in row.cells)}
     measured |= {study for study in gathered(name).sweeps if study in results}
     others = [study for study in gathered(name).studies if study not in measured]
     scales = {study: scale if scale in STUDIES[study].scales else "paper" for study in others}
@@ -167,13 +167,13 @@ def missing(name: str, results: Mapping[str, Results], scale: str = "paper") -> 
 def needed(name: str, study: str, scale: str) -> dict[str, str]:
     """The levels of a study that a table needs, for `hardsight.study`; {} where all are, or the scale has others."""
     kind, rows = STUDIES[study], [row for row in gathered(name).rows if row.study == study]
-    entries = [conditions(entry.where, (*kind.factors, *kind.details)) for row in rows for entry in row.entries]
+    levels_of_cells = [conditions(cell.where, (*kind.factors, *kind.details)) for row in rows for cell in row.cells]
     where = {}
     for factor, levels in kind.factors.items():
         available = kind.scale(scale).levels.get(factor, levels)
-        wanted = {level for entry in entries for level in entry.get(factor, available)}
+        wanted = {level for named in levels_of_cells for level in named.get(factor, available)}
         wanted |= {kind.baseline, kind.pooled} - {""} if factor == kind.compare else set()
-        if entries and wanted < set(available):
+        if levels_of_cells and wanted < set(available):
             where[factor] = "|".join(level for level in available if level in wanted)
     return where
 
@@ -184,25 +184,25 @@ def with_data(name: str, scale: str, where: Mapping[str, str], data: Path | None
     Raises:
         MissingPathError: No level has its data.
     """
-    kind, asked = STUDIES[name], conditions(where, STUDIES[name].factors)
+    kind, requested = STUDIES[name], conditions(where, STUDIES[name].factors)
     for file in kind.files(scale, {}):
         data_file(file, data)
-    kept, lacking = dict(where), dict[str, None]()
+    levels_with_data, missing_files = dict(where), dict[str, None]()
     for factor, levels in kind.levels(scale).items():
-        there, error = [], None
-        for level in asked.get(factor, levels):
+        available, error = [], None
+        for level in requested.get(factor, levels):
             try:
                 for file in kind.data.get(level, ()):
                     data_file(file, data)
-                there.append(level)
+                available.append(level)
             except MissingPathError as missing:
                 error = error or missing
-                lacking[file.replace("|", " or ")] = None
+                missing_files[file.replace("|", " or ")] = None
         if error is not None:
-            if not there:
+            if not available:
                 raise error
-            kept[factor] = "|".join(there)
-    return kept, list(lacking)
+            levels_with_data[factor] = "|".join(available)
+    return levels_with_data, list(missing_files)
 
 
 def gathered_figure(name: str, results: Mapping[str, Results], where: str = "") -> Figure:
@@ -220,8 +220,8 @@ def gathered_figure(name: str, results: Mapping[str, Results], where: str = "") 
     panels = []
     for study in FIGURES[name].sweeps:
         if study in results:
-            there = {column: "|".join(wanted[column]) for column in wanted.keys() & set(results[study].columns)}
-            measured = sweep_panels(results[study], where=there)
+            its_levels = {column: "|".join(wanted[column]) for column in wanted.keys() & set(results[study].columns)}
+            measured = sweep_panels(results[study], where=its_levels)
             panels += [panel._replace(title=f"{study} {panel.title}".strip()) for panel in measured]
     if not panels:
         raise InputError(f"rows: there is nothing to draw yet; begin with: hardsight study run {name}.")

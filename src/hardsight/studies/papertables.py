@@ -18,7 +18,7 @@ from hardsight.registry import Registry
 from hardsight.studies.quoted import printed_bins, printed_tables, quoted_domains, quoted_selection, quoted_visda
 
 
-class Entry(NamedTuple):
+class TableCell(NamedTuple):
     """A cell of a table: a measure of a study at some levels."""
 
     measure: str
@@ -26,21 +26,21 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of a table: its title, the study that it comes from, and an entry per column."""
+    """A row of a table: its title, the study that measures it, and a cell per column."""
 
     title: str
     study: str
-    entries: tuple[Entry, ...]
+    cells: tuple[TableCell, ...]
 
 
 @dataclass(frozen=True)
-class Gathered:
+class PaperTable:
     """A table or figure of a paper that several studies make.
 
     Attributes:
         title: What it shows.
         columns: Titles of the columns.
-        rows: Its lines.
+        rows: Its rows.
         difference: Whether the last column's difference to the study's baseline is shown, paired by seed.
         p: Whether its p-value by Student's t-test with a pooled variance is shown, as the AMC paper prints it.
         quoted: Rows as printed in the paper, where its own arithmetic is checked or nothing else exists.
@@ -61,8 +61,8 @@ class Gathered:
         return list(dict.fromkeys([*(row.study for row in self.rows), *self.sweeps]))
 
 
-TABLES: Registry[Gathered] = Registry("table")
-FIGURES: Registry[Gathered] = Registry("figure of several studies")
+TABLES: Registry[PaperTable] = Registry("table")
+FIGURES: Registry[PaperTable] = Registry("figure of several studies")
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The Encouraging Loss.
@@ -71,7 +71,7 @@ FIGURES: Registry[Gathered] = Registry("figure of several studies")
 def _pair(title: str, study: str, measure: str, el: str, where: str = "") -> Row:
     """Cross-entropy and one end of the bonus."""
     and_ = f" and {where}" if where else ""
-    return Row(title, study, (Entry(measure, f"loss=ce{and_}"), Entry(measure, f"loss={el}{and_}")))
+    return Row(title, study, (TableCell(measure, f"loss=ce{and_}"), TableCell(measure, f"loss={el}{and_}")))
 
 
 _IMAGES = {
@@ -82,7 +82,7 @@ _IMAGES = {
     "ImageNet, ResNet-50": ("imagenet-resnet50", "el:0.75"),
     "ImageNet, EfficientNet-B0": ("imagenet-efficientnet", "el:0.75"),
 }
-TABLES["el-table-1"] = Gathered(
+TABLES["el-table-1"] = PaperTable(
     "Cross-entropy and the Encouraging Loss on various tasks: accuracy in % (best epoch on images), BLEU on sentences",
     ("CE", "EL"),
     (
@@ -101,13 +101,13 @@ TABLES["el-table-1"] = Gathered(
 def _rate_rows(title: str, setting: str = "") -> Iterator[Row]:
     and_ = f" and setting={setting}" if setting else ""
     same, other = ("el-images", "el-image-rates") if setting else ("el-log-end", "el-rates")
-    yield Row(f"{title}: CE", same, (Entry("best", f"loss=ce{and_}"),))
-    yield Row(f"{title}: CE, 2 × rate", other, (Entry("best", f"loss=ce and rate=2{and_}"),))
-    yield Row(f"{title}: EL (log end 1)", same, (Entry("best", f"loss=el:normal{and_}"),))
-    yield Row(f"{title}: EL, ½ × rate", other, (Entry("best", f"loss=el:normal and rate=0.5{and_}"),))
+    yield Row(f"{title}: CE", same, (TableCell("best", f"loss=ce{and_}"),))
+    yield Row(f"{title}: CE, 2 × rate", other, (TableCell("best", f"loss=ce and rate=2{and_}"),))
+    yield Row(f"{title}: EL (log end 1)", same, (TableCell("best", f"loss=el:normal{and_}"),))
+    yield Row(f"{title}: EL, ½ × rate", other, (TableCell("best", f"loss=el:normal and rate=0.5{and_}"),))
 
 
-TABLES["el-table-2"] = Gathered(
+TABLES["el-table-2"] = PaperTable(
     "The Encouraging Loss at half the learning rate, cross-entropy at twice the rate",
     ("accuracy, %",),
     (
@@ -128,11 +128,11 @@ _METHODS = {
     "drw": "deferred re-weighting",
     "drw + normal, as released": "re-weighting + normal bonus",
 }
-TABLES["el-table-3"] = Gathered(
+TABLES["el-table-3"] = PaperTable(
     "Long-tailed data: accuracy in %",
     tuple(_SHOTS.values()),
     tuple(
-        Row(f"{data}: {title}", study, tuple(Entry(shots, f"method={method}{and_}") for shots in _SHOTS))
+        Row(f"{data}: {title}", study, tuple(TableCell(shots, f"method={method}{and_}") for shots in _SHOTS))
         for data, study, and_ in (
             ("iNaturalist-2018", "inaturalist", ""),
             ("CIFAR-10, 100 : 1", "cifar10-lt", " and ratio=100"),
@@ -141,23 +141,23 @@ TABLES["el-table-3"] = Gathered(
     ),
 )
 _AT_FASHION = "question=ood and score=max_logit and on=fashion_mnist and metric"
-TABLES["el-table-4"] = Gathered(
+TABLES["el-table-4"] = PaperTable(
     "OOD detection by the largest logit, shares: MNIST against Fashion-MNIST (ImageNet against iNaturalist: no study)",
     ("AUROC", "FPR95"),
     tuple(
         Row(
             title,
             "consequences-mnist",
-            tuple(Entry("value", f"arm={arm} and {_AT_FASHION}={m}") for m in ("auroc", "fpr95")),
+            tuple(TableCell("value", f"arm={arm} and {_AT_FASHION}={m}") for m in ("auroc", "fpr95")),
         )
         for title, arm in (("CE", "ce"), ("EL", "el-released"))
     ),
 )
-TABLES["el-table-5"] = Gathered(
+TABLES["el-table-5"] = PaperTable(
     "MNIST: losses and their mirror bonuses, accuracy of the best epoch in %",
     ("original loss", "+ mirror bonus"),
     tuple(
-        Row(title, "el-mnist", (Entry("best", f"loss={plain}"), Entry("best", f"loss={mirrored}")))
+        Row(title, "el-mnist", (TableCell("best", f"loss={plain}"), TableCell("best", f"loss={mirrored}")))
         for title, plain, mirrored in (
             ("CE loss + softmax", "ce", "el:normal"),
             ("MSE + softmax", "mse", "mirror"),
@@ -165,7 +165,7 @@ TABLES["el-table-5"] = Gathered(
         )
     ),
 )
-FIGURES["el-fig-4"] = Gathered(
+FIGURES["el-fig-4"] = PaperTable(
     "Performance against the end of the logarithm, on all tasks",
     sweeps=("el-images", "el-log-end", "proteins", "nci1", "multi30k"),
 )
@@ -175,13 +175,15 @@ FIGURES["el-fig-4"] = Gathered(
 
 _AMC_LOSSES = ("ce", "euclid:paper,down", "amc:paper,down")
 _SHORT_LOSSES = ("ce", "euclid:paper", "amc:paper")
-TABLES["amc-table-1"] = Gathered(
+TABLES["amc-table-1"] = PaperTable(
     "Test accuracy in %; p by a t-test of the AMC-Loss against + Euclid, as the paper has it",
     ("cross-entropy", "+ Euclid", "+ AMC-Loss"),
     (
         *(
             Row(
-                title, "amc-images", tuple(Entry("accuracy", f"setting={name} and loss={loss}") for loss in _AMC_LOSSES)
+                title,
+                "amc-images",
+                tuple(TableCell("accuracy", f"setting={name} and loss={loss}") for loss in _AMC_LOSSES),
             )
             for title, name in (
                 ("MNIST", "mnist"),
@@ -193,7 +195,7 @@ TABLES["amc-table-1"] = Gathered(
         Row(
             "CIFAR-10, ResNet-18 for 10 epochs (paper: its own network)",
             "amc-pairs",
-            tuple(Entry("accuracy", f"loss={loss}") for loss in _SHORT_LOSSES),
+            tuple(TableCell("accuracy", f"loss={loss}") for loss in _SHORT_LOSSES),
         ),
     ),
     p=True,
@@ -213,12 +215,12 @@ _BINS = ("all", "[0, 0.2)", "[0.2, 0.4)", "[0.4, 0.6)", "[0.6, 0.8)", "[0.8, 1]"
 
 def _bins(title: str, score: str, measure: str = "agreement", first: str = "z") -> Row:
     """A measure of all images and by bin, after one more number of all images."""
-    cells = [(first, "all"), *((measure, bin_) for bin_ in _BINS)]
-    entries = (Entry(name, f"network=resnet50-32 and score={score} and bin={bin_}") for name, bin_ in cells)
-    return Row(title, "people-bins", tuple(entries))
+    places = [(first, "all"), *((measure, bin_) for bin_ in _BINS)]
+    cells = (TableCell(name, f"network=resnet50-32 and score={score} and bin={bin_}") for name, bin_ in places)
+    return Row(title, "people-bins", tuple(cells))
 
 
-TABLES["avh-table-1"] = Gathered(
+TABLES["avh-table-1"] = PaperTable(
     "Spearman's correlation with human selection frequency, all images and by bin: ResNet-50 on CIFAR-10 and CIFAR-10H "
     "(paper: ImageNet, absolute values)",
     ("z-score", "all", *_BINS[1:]),
@@ -246,7 +248,7 @@ _NETWORKS = {
 }
 _COEFFICIENTS = {"Spearman's rank": "spearman", "Pearson": "pearson", "Kendall's tau": "kendall"}
 for _table, _title in (("2", "ResNet-50"), *zip("6789", _NETWORKS, strict=True)):
-    TABLES[f"avh-table-{_table}"] = Gathered(
+    TABLES[f"avh-table-{_table}"] = PaperTable(
         f"Correlations with human selection frequency: {_title} on CIFAR-10 and CIFAR-10H (paper: ImageNet); "
         "difference of AVH to confidence: hardsight study table people",
         ("AVH", "model confidence"),
@@ -255,7 +257,7 @@ for _table, _title in (("2", "ResNet-50"), *zip("6789", _NETWORKS, strict=True))
                 _coefficient,
                 "people",
                 tuple(
-                    Entry(_name, f"network={_NETWORKS[_title]} and half=reporting and score={_score}")
+                    TableCell(_name, f"network={_NETWORKS[_title]} and half=reporting and score={_score}")
                     for _score in ("avh", "confidence")
                 ),
             )
@@ -266,7 +268,7 @@ for _table, _title in (("2", "ResNet-50"), *zip("6789", _NETWORKS, strict=True))
 
 _PAIRS = ("svhn-mnist", "mnist-usps", "pacs-photo-sketch", "pacs-photo-art", "usps-mnist")
 _ADAPTED = {"CBST": "cbst", "CRST": "crst", "CBST+AVH": "cbst+avh"}
-TABLES["avh-table-3"] = Gathered(
+TABLES["avh-table-3"] = PaperTable(
     "Self-training between digits and between domains of PACS (paper: VisDA-17): mean accuracy of the classes "
     "in %, last round",
     tuple(_ADAPTED),
@@ -274,7 +276,7 @@ TABLES["avh-table-3"] = Gathered(
         Row(
             pair,
             "adaptation",
-            tuple(Entry("test_mean_class", f"pair={pair} and at=last and method={m}") for m in _ADAPTED.values()),
+            tuple(TableCell("test_mean_class", f"pair={pair} and at=last and method={m}") for m in _ADAPTED.values()),
         )
         for pair in _PAIRS
     ),
@@ -288,14 +290,14 @@ _SELECTED = {
     "confidence": "confidence",
     "norm": "norm",
 }
-TABLES["avh-table-4"] = Gathered(
+TABLES["avh-table-4"] = PaperTable(
     "What is selected in the first round: SVHN → MNIST (paper: VisDA-17)",
     tuple(_SELECTED),
     tuple(
         Row(
             title,
             "adaptation",
-            tuple(Entry(m, f"pair=svhn-mnist and at=round 1 and method={method}") for m in _SELECTED.values()),
+            tuple(TableCell(m, f"pair=svhn-mnist and at=round 1 and method={method}") for m in _SELECTED.values()),
         )
         for title, method in (("CBST+AVH", "cbst+avh"), ("CBST", "cbst"))
     ),
@@ -313,13 +315,13 @@ _DOMAINS = {
 def _on_pacs(network: str, title: str) -> Iterator[Row]:
     for loss, suffix in (("ce", ""), ("avh", " + AVH")):
         levels = f"network={network} and loss={loss} and selection=train-domain and target"
-        yield Row(title + suffix, "pacs", tuple(Entry("accuracy", f"{levels}={d}") for d in _DOMAINS.values()))
+        yield Row(title + suffix, "pacs", tuple(TableCell("accuracy", f"{levels}={d}") for d in _DOMAINS.values()))
 
 
 _GENERALIZED = "PACS: accuracy in % on the domain that was left out, epoch by held-out samples of the other domains"
 for _table, _network, _source in (("avh-table-5", "cnn10", "Table 5"), ("avh-slides-cnn9", "cnn9", "slides")):
     _shown = _network.upper().replace("CNN", "CNN-")
-    TABLES[_table] = Gathered(
+    TABLES[_table] = PaperTable(
         _GENERALIZED,
         tuple(_DOMAINS),
         (*_on_pacs(_network, _shown), *_on_pacs(f"{_network}-96", f"{_shown}, 96 pixels, from scratch")),
