@@ -149,3 +149,13 @@ def test_adversarial_training_resists_attacks_and_its_course_is_measured_on_clea
         assert values[-1].tolist() == pytest.approx([row["avh"], row["norm"]])
         assert values[-1, 0] < 1 < values[-1, 1]  # C·AVH is below 1 once a network has learned
         assert 0 < row["avh_half"] < 1
+
+
+@pytest.mark.slow
+def test_networks_are_ranked_after_every_epoch_and_the_last_one_is_that_of_the_scores(tmp_path):
+    rows = study("net-ranking", scale="smoke", out=tmp_path, device="cpu", progress=False).rows
+    by_bin = {row["bin"]: row for row in rows}
+    assert [name for name in by_bin if name.startswith("epoch")] == ["epoch 1", "epoch 2", "epoch 3"]
+    for measure in ("avh", "accuracy"):
+        assert by_bin["epoch 3"][measure] == pytest.approx(by_bin["all samples"][measure], abs=1e-6)
+    assert by_bin["epoch 1"]["avh"] > by_bin["epoch 3"]["avh"]
