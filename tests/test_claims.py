@@ -23,6 +23,7 @@ from hardsight.studies.rowfiles import read_rows
 from hardsight.studies.tables import conditions, matches
 from hardsight.table import SampleTable
 
+pytestmark = pytest.mark.slow  # rows and tables of ours depend on no version of a library
 ROWS = Path("docs/results")
 PAGE = ROWS / "claims.md"
 TOY = Study(

@@ -28,6 +28,7 @@ from hardsight.studies import STUDIES, Results, engine, exhibits, gathered, quot
 from hardsight.studies.quoted import published
 from hardsight.studies.tables import conditions, sweep_panels
 
+pytestmark = pytest.mark.slow  # rows and tables of ours depend on no version of a library
 # The highest number of a caption in each paper with its appendix.
 CAPTIONS = {"AVH": (23, 9), "EL": (7, 5), "AMC": (7, 2)}
 LISTED = exhibits()
