@@ -283,7 +283,7 @@ def table(hardness, right, n=300):
 
 def ranked(results, measure="avh"):
     """The findings on how networks rank by a measure, without those that could not be had."""
-    (claim,) = (claim for claim in claims("net-ranking") if (claim.judge, claim.measure) == ("rank", measure))
+    (claim,) = (c for c in claims("net-ranking") if (c.judge, c.measure, c.not_run) == ("rank", measure, ""))
     findings = JUDGES["rank"].function(claim, results)
     return [(on, finding) for on, finding in findings if finding.verdict != "not measured"]
 

@@ -548,7 +548,7 @@ def test_what_cannot_be_compared_is_refused_in_sentences(digits, tmp_path):
     unlabelled = ArraySamples(PICTURES[:5], None, "test", "unlabelled")
     a = Subject("a", network(), digits)
     for given, options, words in (
-        ([], {}, "at least one run folder"),
+        ([], {}, "one run folder"),
         ([a, Subject("b", network(1), other)], {}, "b .*other digits"),
         ([a, Subject("b", network(1, 12), digits)], {}, "b has 12 .* 10"),
         ([a, Subject("b", network(0), digits)], {}, "b is .*same"),
